@@ -1,0 +1,1 @@
+# examples/: programs that use the installed library, and the shipped model

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * moert/layer.h: a layer on a device: weights once, then run per batch (layer.md 4-8). A layer may run on several queues at
+ * once; loading and updating are for one thread at a time. */
+#ifndef MOERT_LAYER_H
+#define MOERT_LAYER_H
+
+#include <moert/oracle.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct moert_layer moert_layer_t;
+
+/* A layer for the decision's backend and device, without weights. `layer` is copied; the decision may be destroyed. */
+MOERT_API moert_status_t moert_layer_create(moert_context_t *context, const struct moert_layer_config *layer,
+                                            const moert_decision_t *decision, moert_layer_t **ret,
+                                            struct moert_error *err);
+MOERT_API void moert_layer_destroy(moert_layer_t *layer);
+MOERT_API const struct moert_layer_config *moert_layer_get_config(const moert_layer_t *layer);
+MOERT_API const char *moert_layer_backend(const moert_layer_t *layer);
+MOERT_API uint32_t moert_layer_device(const moert_layer_t *layer);
+MOERT_API uint32_t moert_layer_backend_flags(const moert_layer_t *layer);
+
+/* Canonical weights of local experts [first, first+count) (layer.md 9.1), host or device memory. Scheme mxfp8: scales U8
+ * or F8_E8M0; lut-b: w13, w2 packed U8 and *_scale the codebooks; biases F32, BF16 or F16 when has_bias. Copied into the
+ * backend's layout before the call returns. Every expert must be set once before the first run (error `state`). */
+struct moert_layer_weights {
+    uint32_t size;
+    uint32_t first;
+    uint32_t count;
+    uint32_t reserved32;
+    struct moert_tensor w13, w13_scale, w13_bias;
+    struct moert_tensor w2, w2_scale, w2_bias;
+};
+MOERT_API moert_status_t moert_layer_set_weights(moert_layer_t *layer, const struct moert_layer_weights *weights,
+                                                 struct moert_error *err);
+/* Replaces experts of a loaded layer, ordered on `queue` before later runs there. */
+MOERT_API moert_status_t moert_layer_update_weights(moert_layer_t *layer, moert_queue_t *queue,
+                                                    const struct moert_layer_weights *weights, struct moert_error *err);
+
+/* Dense parts around the experts, all host memory, copied: router gate [E,H] (+bias [E]), correction bias F32 [E],
+ * shared expert (w13 [N1s,H], w2 [H,Is] in the shared scheme with scales, gate [1,H]). Absent tensors are left as they are. */
+struct moert_layer_dense {
+    uint32_t size;
+    uint32_t reserved32;
+    struct moert_tensor router_weight, router_bias, correction_bias;
+    struct moert_tensor shared_w13, shared_w13_scale, shared_w2, shared_w2_scale, shared_gate;
+};
+MOERT_API moert_status_t moert_layer_set_dense(moert_layer_t *layer, const struct moert_layer_dense *dense,
+                                               struct moert_error *err);
+
+/* Layout of the prepared weights, and their bytes out of and into a layer of the same layout (`state`, `layout`). */
+MOERT_API moert_status_t moert_layer_layout(const moert_layer_t *layer, struct moert_layout *ret,
+                                            struct moert_error *err);
+MOERT_API moert_status_t moert_layer_export(moert_layer_t *layer, uint64_t offset, uint64_t bytes, void *host,
+                                            struct moert_error *err);
+MOERT_API moert_status_t moert_layer_import(moert_layer_t *layer, const struct moert_layout *layout, uint64_t offset,
+                                            uint64_t bytes, const void *host, struct moert_error *err);
+
+/* Unreduced rows as the post-GEMM2 hook gets them (layer.md 5). Device tensors of the layer's device. */
+struct moert_unreduced {
+    uint32_t size;
+    uint32_t route_major; /* 1: row s belongs to token s / K */
+    struct moert_tensor rows;    /* [T*K, H] d, not weighted; rows with index -1 were never written */
+    struct moert_tensor weights; /* F32 [T,K] */
+    struct moert_tensor index;   /* I32 [T,K]: s, or -1 when the slot is not local */
+    struct moert_tensor shared;  /* d [T,H] or absent */
+    uint64_t row_count;          /* T*K */
+    uint64_t token_offset;       /* first token of this chunk */
+    uint64_t tokens;             /* tokens of this chunk */
+    uint32_t top_k;              /* K, fused shared slots included */
+    moert_dtype_t dtype;         /* d */
+    uint64_t hidden_size;
+    double scaling_factor;       /* still to be applied; 1 when the router did */
+    moert_queue_t *queue;
+    uint64_t native_stream;
+};
+/* Writes every row of `out` [tokens of the chunk, H] by work enqueued on u->queue; does not block. 0, or a status. */
+typedef moert_status_t (*moert_post_gemm2_fn)(void *ctx, const struct moert_unreduced *u, const struct moert_tensor *out,
+                                              struct moert_error *err);
+
+/* One call. Host tensors are staged by the core (the call then waits for the queue before it returns); device tensors
+ * must be on the layer's device and are used as they are. Inputs are never written; output may not overlap an input. */
+struct moert_layer_args {
+    uint32_t size;
+    uint32_t flags;          /* 0, or MOERT_RUN_F_UNREDUCED: output is [T*K,H] rows and `index` */
+    struct moert_tensor x;       /* [T,H] F32, BF16 or F16 = d; or MXFP8 codes with x_scale U8 [T,H/32] */
+    struct moert_tensor x_scale;
+    struct moert_tensor ids;     /* I32 or I64 [T, K+n] with weights; or absent with logits, or with a router weight set */
+    struct moert_tensor weights; /* F32 [T, K+n] */
+    struct moert_tensor logits;  /* [T, E] F32, BF16 or F16 */
+    struct moert_tensor expert_map;  /* I32 [E]; absent: the description's */
+    struct moert_tensor token_count; /* I32 [1]: real tokens, the rest are padding and their rows are +0 */
+    struct moert_tensor output;      /* [T,H] d */
+    struct moert_tensor index;       /* UNREDUCED: I32 [T*K] */
+    struct moert_tensor out_ids;     /* I32 [T,K+n], optional: the routing used */
+    struct moert_tensor out_weights; /* F32 [T,K+n], optional */
+    moert_post_gemm2_fn hook;        /* replaces weighting and combine */
+    void *hook_ctx;
+    const struct moert_layer_dumps *dumps; /* intermediate steps for verification, or NULL */
+    uint64_t reserved[4];
+};
+/* As struct moert_run_dumps, caller's tensors; only with a backend that has MOERT_BACKEND_F_DUMPS and one chunk. */
+struct moert_layer_dumps {
+    uint32_t size;
+    uint32_t reserved32;
+    struct moert_tensor a1_codes, a1_scales, c1, c2, a2_codes, a2_scales, c3, y1, s1, y2, s2;
+};
+MOERT_API moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue,
+                                         const struct moert_layer_args *args, struct moert_error *err);
+
+/* After it, runs of up to max_tokens on this queue allocate nothing. */
+MOERT_API moert_status_t moert_layer_warm_up(moert_layer_t *layer, moert_queue_t *queue, uint64_t max_tokens,
+                                             struct moert_error *err);
+/* Tokens per chunk for a call of `tokens` under the workspace limit, and the workspace bytes of one chunk (layer.md 6). */
+MOERT_API moert_status_t moert_layer_chunk(const moert_layer_t *layer, uint64_t tokens, uint64_t *ret_chunk,
+                                           uint64_t *ret_workspace, struct moert_error *err);
+MOERT_API moert_status_t moert_layer_counters(moert_layer_t *layer, struct moert_counters *ret, struct moert_error *err);
+/* Counters of the core itself. */
+struct moert_layer_stats {
+    uint32_t size;
+    uint32_t reserved32;
+    uint64_t calls, chunks, staged_bytes, allocations, rows_nonfinite;
+};
+MOERT_API moert_status_t moert_layer_stats(const moert_layer_t *layer, struct moert_layer_stats *ret,
+                                           struct moert_error *err);
+
+/* Reference workspace of layer.md 6 in bytes (cache1, cache2, a1, a2, align), for a description and T tokens. */
+MOERT_API moert_status_t moert_layer_reference_workspace(const struct moert_layer_config *layer, uint64_t tokens,
+                                                         uint32_t block_size, uint64_t *ret, struct moert_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

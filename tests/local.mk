@@ -1,0 +1,20 @@
+# Tests. Every program speaks TAP; tests/run.sh adds the counts up. Data are found through MOERT_TEST_DATA.
+AM_TESTS_ENVIRONMENT = \
+	MOERT_TEST_DATA='$(abs_top_srcdir)/tests/data' MOERT_TEST_SRCDIR='$(abs_top_srcdir)' \
+	MOERT_TEST_BUILDDIR='$(abs_top_builddir)' MOERT_TEST_PYTHON='$(PYTHON3)' MOERT_TEST_READELF='$(READELF)'; \
+	export MOERT_TEST_DATA MOERT_TEST_SRCDIR MOERT_TEST_BUILDDIR MOERT_TEST_PYTHON MOERT_TEST_READELF; \
+	CRITERION_OUTPUTS=tap:-; export CRITERION_OUTPUTS; unset MOERT_DRIVER_PATH MOERT_DRIVERS;
+LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh --ignore-exit --merge
+TEST_EXTENSIONS = .sh
+SH_LOG_DRIVER = $(LOG_DRIVER)
+SH_LOG_COMPILER = $(SHELL)
+
+TEST_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+TEST_CFLAGS = $(AM_CFLAGS) $(CRITERION_CFLAGS)
+TEST_LDADD = libmoert.la $(CRITERION_LIBS) -lm
+
+include tests/unit/local.mk
+include tests/loader/local.mk
+include tests/sim/local.mk
+include tests/cts/local.mk
+include tests/cli/local.mk

@@ -1,0 +1,1 @@
+# the moert command: one file per subcommand
