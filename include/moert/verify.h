@@ -45,9 +45,10 @@ struct moert_verify_options {
     uint64_t seed; /* 0: the fixed default */
     uint32_t quick; /* 1: the short list that the self-test uses */
     uint32_t reserved32;
+    moert_context_t *reference; /* context whose cpu.reference is the definition; NULL: the same context */
 };
 
-/* Runs the cases of one backend on one device; `context` must also hold cpu.reference (else MOERT_E_NO_BACKEND).
+/* Runs the cases of one backend on one device; the reference context must hold cpu.reference (else MOERT_E_NO_BACKEND).
  * *ret_failed counts failures. The status is that of the machinery, not of the cases. */
 MOERT_API moert_status_t moert_verify_backend(moert_context_t *context, const char *backend, const char *device,
                                               const struct moert_verify_options *options, moert_verify_sink_fn sink,
