@@ -1,0 +1,72 @@
+/* tools/main.c: the moert command: finds the subcommand, sets up what all share, ends with an exit status of cli.md. */
+#include "config.h"
+
+#include "tools/tools.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const struct tool_command *const tool_commands[] = {
+    NULL,
+};
+
+/* NO_COLOR (https://no-color.org) and TERM are the terminal's business, not options of moert. */
+static int wants_colour(void)
+{
+    const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(no_colour && *no_colour) && !(term && !strcmp(term, "dumb"));
+}
+
+static const struct tool_command *find_command(struct tool *tool, const char *name)
+{
+    const char *names[16];
+    const char *nearest;
+    size_t n = 0;
+
+    for (const struct tool_command *const *c = tool_commands; *c; c++) {
+        if (!strcmp((*c)->name, name))
+            return *c;
+        if (n < 15)
+            names[n++] = (*c)->name;
+    }
+    names[n] = NULL;
+    nearest = tool_nearest(name, names);
+    if (nearest)
+        tool_usage_error(tool, "unknown command \"%s\"; did you mean \"%s\"?", name, nearest);
+    else
+        tool_usage_error(tool, "unknown command \"%s\"", name);
+    return NULL;
+}
+
+/* What was printed must have arrived; a full disk is an error, not a silence. */
+static int finish(int status)
+{
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "moert: standard output: %s\n", strerror(errno));
+        return TOOL_OUTPUT;
+    }
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct tool tool = {0};
+    const char *value;
+
+    tool.colour = wants_colour();
+    if (tool_option(&tool, argc, argv, &value) == TOOL_STOP)
+        return finish(tool.status);
+    if (optind >= argc)
+        return finish(tool_usage_error(&tool, "a command is expected"));
+    argc -= optind;
+    argv += optind;
+    tool.command = find_command(&tool, argv[0]);
+    if (!tool.command)
+        return finish(TOOL_USAGE);
+    return finish(tool.command->run(&tool, argc, argv));
+}
