@@ -3,6 +3,8 @@
 
 #include "tools/tools.h"
 
+#include <moert/safetensors.h>
+
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -43,6 +45,27 @@ static const struct tool_command *find_command(struct tool *tool, const char *na
     return NULL;
 }
 
+/* Removes unfinished outputs and ends with 128 + signal, as a shell expects. */
+static void on_signal(int number)
+{
+    moert_st_writers_unlink();
+    _exit(128 + number);
+}
+
+static void catch_signals(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        struct sigaction action = {0}, old;
+        action.sa_handler = on_signal;
+        sigemptyset(&action.sa_mask);
+        /* A signal that the parent had ignored (nohup) stays ignored. */
+        if (!sigaction(numbers[i], NULL, &old) && old.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+    }
+}
+
 /* What was printed must have arrived; a full disk is an error, not a silence. */
 static int finish(int status)
 {
@@ -58,6 +81,7 @@ int main(int argc, char **argv)
     struct tool tool = {0};
     const char *value;
 
+    catch_signals();
     tool.colour = wants_colour();
     if (tool_option(&tool, argc, argv, &value) == TOOL_STOP)
         return finish(tool.status);
