@@ -1,8 +1,8 @@
 /* core/loader/context.h: what a context holds; seen by core/loader, core/layer, core/oracle and core/verify.
  *
- * A context is built once (discover.c finds files, module.c gates and opens each, context.c fills the tables) and then only
- * grows by moert_context_register. Tables are arrays of pointers so that entries never move. `lock` guards the tables while
- * they grow and the lazy opening of devices. */
+ * A context is built once (discover.c finds files, module.c gates and opens each, context.c fills the tables) and then
+ * only grows by moert_context_register. Tables are arrays of pointers so that entries never move. `lock` guards the
+ * tables while they grow and the lazy opening of devices. */
 #ifndef MOERT_LOADER_CONTEXT_H
 #define MOERT_LOADER_CONTEXT_H
 
@@ -64,6 +64,18 @@ struct moert_queue {
     uint64_t id; /* unique in the process, for per-queue pools */
 };
 
+struct moert_graph {
+    struct moert_context *context;
+    uint32_t device;
+    moert_drv_graph *handle;
+};
+
+/* An op of a driver's table, or NULL when the table is NULL, was built before the op existed, or leaves it out. */
+#define MOERT_DRV_OP(ops, op) ((ops) && MOERT_HAS(ops, op) ? (ops)->op : NULL)
+
+/* Refuses a process that is not the context's maker: drivers do not survive fork. */
+moert_status_t moert_ctx_check_process(const struct moert_context *context, struct moert_error *err);
+
 /* Opens device `index` when it is not open yet. */
 moert_status_t moert_ctx_device_open(struct moert_context *context, uint32_t index, struct moert_ctx_device **ret,
                                      struct moert_error *err);
@@ -76,9 +88,10 @@ typedef enum {
     MOERT_SELF_TEST_UNKNOWN     /* not asked yet (peek only) */
 } moert_self_test_outcome_t;
 
-/* Tests backend `backend` on device `device` unless this process or the state directory remembers the result; spawns the
- * helper program, never forks the caller. Registered drivers, contexts with NO_SELF_TEST and MOERT_SELF_TEST=off pass.
- * detail: first difference, "crashed: signal 11", "timeout"; may be NULL. Only machinery failures are a status. */
+/* Tests backend `backend` on device `device` unless this process or the state directory remembers the result; spawns
+ * the helper program, never forks the caller. Registered drivers, contexts with NO_SELF_TEST and MOERT_SELF_TEST=off
+ * pass. detail: first difference, "crashed: signal 11", "timeout"; may be NULL. Only machinery failures are a status.
+ */
 moert_status_t moert_self_test(struct moert_context *context, uint32_t backend, uint32_t device,
                                moert_self_test_outcome_t *ret, char *detail, size_t detail_size,
                                struct moert_error *err);
