@@ -180,7 +180,7 @@ static int log_exponent(double x)
     return (int)(bits >> 52) - 1023 + (m >= SQRT2);
 }
 
-double moert_log(double x)
+double moert_ln(double x)
 {
     int e, shift = 0;
 
@@ -217,7 +217,7 @@ double moert_log1p(double x)
     u = two_sum(1, x);
     e = log_exponent(u.hi);
     if (e > 1000) /* 1 + x == x here */
-        return moert_log(x);
+        return moert_ln(x);
     f = two_sum(u.hi * power_of_two(-e) - 1, u.lo * power_of_two(-e));
     return log_core(f, e);
 }

@@ -8,7 +8,7 @@
 #define MOERT_NUMERICS_EXACT_MATH_H
 
 double moert_exp(double x);
-double moert_log(double x);   /* x < 0: NaN; 0: -Inf */
+double moert_ln(double x);    /* natural logarithm (moert_log is the log); x < 0: NaN; 0: -Inf */
 double moert_log1p(double x); /* x < -1: NaN; -1: -Inf */
 double moert_tanh(double x);
 double moert_erf(double x);
