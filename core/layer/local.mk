@@ -1,1 +1,1 @@
-# sources of core/layer
+libmoert_la_SOURCES += core/layer/config.c core/layer/describe.h
