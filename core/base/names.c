@@ -58,7 +58,8 @@ NAMES(class, moert_class_t, {"exact", MOERT_CLASS_EXACT}, {"same-arithmetic", MO
 NAMES(scale_rule, moert_scale_rule_t, {"rceil", MOERT_RCEIL}, {"floor", MOERT_FLOOR}, {"ceil", MOERT_CEIL},
       {"even", MOERT_EVEN}, {"t175", MOERT_T175})
 NAMES(nonfinite, moert_nonfinite_t, {"poison", MOERT_NONFINITE_POISON}, {"contain", MOERT_NONFINITE_CONTAIN},
-      {"saturate-pos", MOERT_NONFINITE_SATURATE_POS}, {"error", MOERT_NONFINITE_ERROR})
+      {"saturate-pos", MOERT_NONFINITE_SATURATE_POS}, {"error", MOERT_NONFINITE_ERROR},
+      {"nan-block", MOERT_NONFINITE_NAN_BLOCK}, {"inf-block", MOERT_NONFINITE_INF_BLOCK})
 
 size_t moert_dtype_size(moert_dtype_t dtype)
 {

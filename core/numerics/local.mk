@@ -1,2 +1,5 @@
-# sources of core/numerics
-libmoert_numerics_la_SOURCES += core/numerics/exact_math.c core/numerics/exact_math.h
+# The number formats and functions that the core and every driver share.
+libmoert_numerics_la_SOURCES += \
+	core/numerics/bits.h core/numerics/convert.c core/numerics/exact_math.c core/numerics/exact_math.h \
+	core/numerics/float8.c core/numerics/mxfp8.c core/numerics/mxfp8.h core/numerics/mxfp8_block.c \
+	core/numerics/mxfp8_scales.c

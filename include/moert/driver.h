@@ -451,7 +451,9 @@ enum {
     MOERT_NONFINITE_CONTAIN = 1,
     MOERT_NONFINITE_SATURATE_POS = 2,
     MOERT_NONFINITE_ERROR = 3, /* refuse the tensor: MOERT_E_VALUE with the position (weights) */
-    MOERT_NONFINITE_COUNT = 4
+    MOERT_NONFINITE_NAN_BLOCK = 4, /* one NaN: byte 255, all codes 7F; Inf as CONTAIN (vLLM's torch path) */
+    MOERT_NONFINITE_INF_BLOCK = 5, /* one Inf: byte 255, it 7F, others 00; NaN as CONTAIN (AITER's HIP path) */
+    MOERT_NONFINITE_COUNT = 6
 };
 
 /* MXFP8 quantiser (mxfp8.md 2-4). All zero = RCEIL, POISON, KEEP. */

@@ -18,7 +18,7 @@ struct moert_mxfp8_stats {
     uint32_t reserved32;
     uint64_t blocks;
     uint64_t poisoned_blocks; /* scale byte 255 */
-    uint64_t saturated;       /* finite elements cut to +-448 (FLOOR and EVEN) */
+    uint64_t saturated;       /* finite elements cut to +-448: those above 464 times the scale (FLOOR and EVEN) */
 };
 
 /* Parameters of a named profile: moert, torchao, ocp, te, vllm-rocm, vllm-torch, flashinfer, aiter-hip, aiter-triton.
@@ -61,10 +61,11 @@ enum {
     MOERT_SCALE_LAYOUT_COUNT = 5
 };
 MOERT_API const char *moert_scale_layout_name(moert_scale_layout_t layout);
-/* Byte offset of scale (r,c) in a matrix with C scales per row, and the buffer's size for M rows. */
+/* Byte offset of scale (r,c) in a matrix with C scales per row, and the buffer's size for M rows.
+ * Unknown layout or a size beyond 64 bits: offset UINT64_MAX, size 0. AITER_N32K4 is defined for C % 4 = 0 only. */
 MOERT_API uint64_t moert_scale_offset(moert_scale_layout_t layout, uint64_t C, uint64_t r, uint64_t c);
 MOERT_API uint64_t moert_scale_bytes(moert_scale_layout_t layout, uint64_t M, uint64_t C);
-/* linear [M,C] -> dst (moert_scale_bytes), padding 00; and back. */
+/* linear [M,C] -> dst (moert_scale_bytes), padding 00; and back. Codes: `field`, `multiple`, `too-large`. */
 MOERT_API moert_status_t moert_scales_arrange(moert_scale_layout_t layout, uint64_t M, uint64_t C,
                                               const uint8_t *linear, uint8_t *dst, struct moert_error *err);
 MOERT_API moert_status_t moert_scales_linearize(moert_scale_layout_t layout, uint64_t M, uint64_t C, const uint8_t *src,
