@@ -1,1 +1,5 @@
 # doc/ and man/
+
+# Schema of the record of `moert select --json`: oracle.md 10.
+docdatadir = $(datadir)/moert
+dist_docdata_DATA = doc/explain.schema.json
