@@ -141,6 +141,31 @@ static moert_driver_state_t judge_header(const uint8_t *data, uint64_t size, Elf
     return MOERT_DRIVER_READY;
 }
 
+/* Segments must lie inside the file: the dynamic linker maps them unseen, and touching a page past the end of a file
+ * that was cut short (a broken copy) ends the process by SIGBUS. */
+static moert_driver_state_t judge_segments(const uint8_t *data, uint64_t size, const ElfW(Ehdr) * header, char *reason)
+{
+    uint64_t table = (uint64_t)header->e_phnum * sizeof(ElfW(Phdr));
+
+    if (header->e_phentsize != sizeof(ElfW(Phdr)) || !header->e_phnum || !inside(header->e_phoff, table, size)) {
+        snprintf(reason, MOERT_REASON_MAX, "is damaged: its program headers are not inside the file (%llu bytes)",
+                 (unsigned long long)size);
+        return MOERT_DRIVER_LOAD_FAILED;
+    }
+    for (uint16_t i = 0; i < header->e_phnum; i++) {
+        ElfW(Phdr) segment;
+        memcpy(&segment, data + header->e_phoff + i * sizeof(segment), sizeof(segment));
+        if ((segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC) &&
+            !inside(segment.p_offset, segment.p_filesz, size)) {
+            snprintf(reason, MOERT_REASON_MAX, "is cut short: %llu bytes at offset %llu of a file of %llu",
+                     (unsigned long long)segment.p_filesz, (unsigned long long)segment.p_offset,
+                     (unsigned long long)size);
+            return MOERT_DRIVER_LOAD_FAILED;
+        }
+    }
+    return MOERT_DRIVER_READY;
+}
+
 moert_driver_state_t moert_loader_check_file(const char *path, char reason[MOERT_REASON_MAX])
 {
     struct moert_error error = MOERT_ERROR_INIT;
@@ -159,6 +184,8 @@ moert_driver_state_t moert_loader_check_file(const char *path, char reason[MOERT
         return MOERT_DRIVER_LOAD_FAILED;
     }
     state = judge_header(file.data, file.size, &header, reason);
+    if (state == MOERT_DRIVER_READY)
+        state = judge_segments(file.data, file.size, &header, reason);
     if (state == MOERT_DRIVER_READY) {
         read_symbols(file.data, file.size, &header, &symbols);
         state = judge_symbols(&symbols, reason);
