@@ -10,3 +10,12 @@ tests_unit_test_abi_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_abi_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_abi_LDADD = $(TEST_LDADD)
 endif
+
+# core/io
+if HAVE_CRITERION
+check_PROGRAMS += tests/unit/test_safetensors
+TESTS += tests/unit/test_safetensors
+tests_unit_test_safetensors_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_safetensors_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_safetensors_LDADD = $(TEST_LDADD)
+endif
