@@ -186,7 +186,7 @@ Test(context, registered_driver_serves_and_is_gated)
 
 Test(context, buffers)
 {
-    moert_context_t *context = with("good");
+    moert_context_t *context = with("small_device");
     struct moert_memory_info info = {.size = sizeof(info)};
     moert_buffer_t *buffer = NULL;
     char own[16];
@@ -194,8 +194,8 @@ Test(context, buffers)
     EXPECT_ERROR(moert_buffer_alloc(context, 0, 3, 16, 0, &buffer, &err), MOERT_E_VALUE, "size", "memory kind 3");
     EXPECT_ERROR(moert_buffer_alloc(context, 0, 0, 16, 48, &buffer, &err), MOERT_E_VALUE, "size", "alignment 48");
     EXPECT_ERROR(moert_buffer_alloc(context, 9, 0, 16, 0, &buffer, &err), MOERT_E_VALUE, "size", "device 9 of 1");
-    EXPECT_ERROR(moert_buffer_alloc(context, 0, 0, UINT64_MAX / 2, 0, &buffer, &err), MOERT_E_NOMEM, "device-memory",
-                 "bytes wanted");
+    EXPECT_ERROR(moert_buffer_alloc(context, 0, 0, (1 << 20) + 1, 0, &buffer, &err), MOERT_E_TOO_LARGE, "too-large",
+                 "a buffer of 1048577 bytes; 1048576 are possible");
     EXPECT_ERROR(moert_buffer_import(context, 0, MOERT_MEMORY_HOST, 0, 16, &buffer, &err), MOERT_E_USAGE, "null",
                  "native");
     cr_expect_null(buffer);
@@ -223,6 +223,8 @@ static uint64_t counted_alloc(void *ctx, uint32_t device, uint64_t bytes, uint64
 {
     (void)device;
     (void)stream;
+    if (bytes > 4096)
+        return 0;
     *(int *)ctx += 1;
     return (uint64_t)(uintptr_t)aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
@@ -251,6 +253,10 @@ Test(context, callers_allocator_gives_device_memory)
     cr_expect_eq(live, 1);
     moert_buffer_free(device);
     moert_buffer_free(host);
+    device = NULL;
+    EXPECT_ERROR(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, 4097, 0, &device, &err), MOERT_E_NOMEM,
+                 "device-memory", "4097 bytes wanted");
+    cr_expect_null(device);
     cr_expect_eq(live, 0);
     moert_context_destroy(context);
 }

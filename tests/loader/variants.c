@@ -43,6 +43,8 @@ static moert_status_t named_info(moert_drv *drv, uint32_t index, struct moert_de
     mnull_describe(ret);
     snprintf(ret->id, sizeof(ret->id), "%s", strncmp(variant, "same_device", 11) ? variant : "twin");
     snprintf(ret->driver, sizeof(ret->driver), "%s", variant);
+    if (!strcmp(variant, "small_device"))
+        ret->max_buffer = 1 << 20;
     return MOERT_OK;
 }
 
