@@ -8,7 +8,7 @@
 
 #include <inttypes.h>
 
-#define KNOWN_FLAGS (MOERT_RUN_F_UNREDUCED | MOERT_RUN_F_UNWEIGHTED)
+#define KNOWN_FLAGS ((uint32_t)(MOERT_RUN_F_UNREDUCED | MOERT_RUN_F_UNWEIGHTED))
 
 static moert_status_t check_header(const struct mref_layer *layer, const struct moert_run_args *args,
                                    struct moert_error *err)
