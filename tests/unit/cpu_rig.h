@@ -8,6 +8,7 @@
 #include "drivers/cpu/cpu.h"
 
 #include <criterion/criterion.h>
+#include <moert/activation.h>
 #include <moert/float8.h>
 #include <moert/layer_config.h>
 #include <stdarg.h>
