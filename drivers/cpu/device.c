@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * drivers/cpu/device.c: memory and queues. Every buffer is host memory; a queue completes its work before the op returns,
- * so its sequence number is all that it keeps. */
+ * drivers/cpu/device.c: memory and queues. Every buffer is host memory; a queue completes its work before the op
+ * returns, so its sequence number is all that it keeps. */
 #include "config.h"
 
 #include "core/base/error.h"

@@ -44,16 +44,11 @@ static const struct {
     uint8_t reg, bit;
     uint8_t xcr0;
 } features[] = {
-    {"avx", LEAF_1_ECX, 28, XCR0_AVX},
-    {"f16c", LEAF_1_ECX, 29, XCR0_AVX},
-    {"fma", LEAF_1_ECX, 12, XCR0_AVX},
-    {"avx2", LEAF_7_EBX, 5, XCR0_AVX},
-    {"avx512f", LEAF_7_EBX, 16, XCR0_AVX512},
-    {"avx512bw", LEAF_7_EBX, 30, XCR0_AVX512},
-    {"avx512vl", LEAF_7_EBX, 31, XCR0_AVX512},
-    {"avx512vbmi", LEAF_7_ECX, 1, XCR0_AVX512},
-    {"avx512vnni", LEAF_7_ECX, 11, XCR0_AVX512},
-    {"avx512bf16", LEAF_7_1_EAX, 5, XCR0_AVX512},
+    {"avx", LEAF_1_ECX, 28, XCR0_AVX},           {"f16c", LEAF_1_ECX, 29, XCR0_AVX},
+    {"fma", LEAF_1_ECX, 12, XCR0_AVX},           {"avx2", LEAF_7_EBX, 5, XCR0_AVX},
+    {"avx512f", LEAF_7_EBX, 16, XCR0_AVX512},    {"avx512bw", LEAF_7_EBX, 30, XCR0_AVX512},
+    {"avx512vl", LEAF_7_EBX, 31, XCR0_AVX512},   {"avx512vbmi", LEAF_7_ECX, 1, XCR0_AVX512},
+    {"avx512vnni", LEAF_7_ECX, 11, XCR0_AVX512}, {"avx512bf16", LEAF_7_1_EAX, 5, XCR0_AVX512},
     {"avx512fp16", LEAF_7_EDX, 23, XCR0_AVX512},
 };
 

@@ -30,12 +30,8 @@ static moert_status_t dense(const struct moert_drv_tensor *tensor, const char *n
 static moert_status_t matrix(const struct moert_drv_tensor *tensor, const char *name, uint32_t dtypes, uint64_t rows,
                              uint64_t cols, int writes, struct mcpu_matrix *ret, struct moert_error *err)
 {
-    struct mcpu_want want = {.name = name,
-                             .code = "tensor",
-                             .dtypes = dtypes,
-                             .rank = 2,
-                             .shape = {rows, cols},
-                             .writes = (uint32_t)writes};
+    struct mcpu_want want = {
+        .name = name, .code = "tensor", .dtypes = dtypes, .rank = 2, .shape = {rows, cols}, .writes = (uint32_t)writes};
 
     return mcpu_matrix(tensor, &want, ret, err);
 }

@@ -15,9 +15,9 @@ static const struct {
     const char *name;
     uint32_t size;
 } dtypes[MOERT_DTYPE_COUNT] = {
-    {"none", 0},    {"F32", 4}, {"BF16", 2}, {"F16", 2}, {"F64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1},
-    {"U8", 1},      {"I8", 1},  {"I16", 2},  {"U16", 2}, {"I32", 4}, {"U32", 4},     {"I64", 8},     {"U64", 8},
-    {"BOOL", 1},
+    {"none", 0},    {"F32", 4},     {"BF16", 2}, {"F16", 2}, {"F64", 8},  {"F8_E4M3", 1},
+    {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"U8", 1},   {"I8", 1},  {"I16", 2},  {"U16", 2},
+    {"I32", 4},     {"U32", 4},     {"I64", 8},  {"U64", 8}, {"BOOL", 1},
 };
 
 uint32_t mcpu_dtype_size(moert_dtype_t dtype)
@@ -154,8 +154,8 @@ moert_status_t mcpu_tensor(const struct moert_drv_tensor *tensor, const struct m
     return MOERT_OK;
 }
 
-moert_status_t mcpu_matrix(const struct moert_drv_tensor *tensor, const struct mcpu_want *want,
-                           struct mcpu_matrix *ret, struct moert_error *err)
+moert_status_t mcpu_matrix(const struct moert_drv_tensor *tensor, const struct mcpu_want *want, struct mcpu_matrix *ret,
+                           struct moert_error *err)
 {
     uint8_t *data;
     moert_status_t status = mcpu_tensor(tensor, want, &data, err);

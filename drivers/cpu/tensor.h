@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-/* [rows, cols] elements of `dtype`; element (r,c) is at data + r*row_pitch + c*col_pitch bytes. data NULL: not given. */
+/* [rows, cols] elements of `dtype`; element (r,c) is at data + r*row_pitch + c*col_pitch bytes. data NULL: not given.
+ */
 struct mcpu_matrix {
     uint8_t *data;
     moert_dtype_t dtype;
@@ -18,7 +19,8 @@ struct mcpu_matrix {
     int64_t row_pitch, col_pitch;
 };
 
-/* What a tensor must be. `dtypes` is a set of MCPU_DTYPE bits; code is that of layer.md 7 ("x" gives x-shape, x-dtype). */
+/* What a tensor must be. `dtypes` is a set of MCPU_DTYPE bits; code is that of layer.md 7 ("x" gives x-shape, x-dtype).
+ */
 struct mcpu_want {
     const char *name;
     const char *code;
@@ -47,8 +49,8 @@ moert_status_t mcpu_tensor(const struct moert_drv_tensor *tensor, const struct m
                            struct moert_error *err);
 
 /* A tensor of rank 2, or 1 (one row), as a matrix. */
-moert_status_t mcpu_matrix(const struct moert_drv_tensor *tensor, const struct mcpu_want *want,
-                           struct mcpu_matrix *ret, struct moert_error *err);
+moert_status_t mcpu_matrix(const struct moert_drv_tensor *tensor, const struct mcpu_want *want, struct mcpu_matrix *ret,
+                           struct moert_error *err);
 
 /* A dense matrix over memory of our own. */
 struct mcpu_matrix mcpu_dense(void *data, moert_dtype_t dtype, uint64_t rows, uint64_t cols);
@@ -85,9 +87,7 @@ static inline void mcpu_put(const struct mcpu_matrix *m, uint64_t r, uint64_t c,
     float f;
 
     switch (m->dtype) {
-    case MOERT_F64:
-        memcpy(p, &value, sizeof(value));
-        return;
+    case MOERT_F64: memcpy(p, &value, sizeof(value)); return;
     case MOERT_F32:
         f = moert_f32_from_double(value);
         memcpy(p, &f, sizeof(f));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/unit/cpu_rig.h: drives the CPU driver through its ABI, without the core: a host of its own, one device, one queue,
- * tensors over the test's memory. Every buffer is imported with its exact size, so that a read past a tensor is a read
- * past its buffer (and past its allocation, under ASan). */
+ * tests/unit/cpu_rig.h: drives the CPU driver through its ABI, without the core: a host of its own, one device, one
+ * queue, tensors over the test's memory. Every buffer is imported with its exact size, so that a read past a tensor is
+ * a read past its buffer (and past its allocation, under ASan). */
 #ifndef MOERT_TESTS_CPU_RIG_H
 #define MOERT_TESTS_CPU_RIG_H
 

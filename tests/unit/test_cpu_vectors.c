@@ -134,9 +134,12 @@ static void run_variant(struct file *f, const struct variant *v, void *out, int 
     const struct moert_st_tensor *map = find(f, "%s.expert_map", v->name);
     int h = (int)config.hidden_size, i = (int)config.intermediate_size, r = v->tokens * v->k;
     int n1 = moert_activation_is_gated(config.activation) ? 2 * i : i;
-    struct intermediate all[] = {{"a1_q", NULL, MOERT_U8, v->tokens, h}, {"a1_s", NULL, MOERT_U8, v->tokens, h / 32},
-                                 {"gemm1", NULL, v->d, r, n1},           {"act", NULL, v->d, r, i},
-                                 {"a2_q", NULL, MOERT_U8, r, i},         {"a2_s", NULL, MOERT_U8, r, i / 32},
+    struct intermediate all[] = {{"a1_q", NULL, MOERT_U8, v->tokens, h},
+                                 {"a1_s", NULL, MOERT_U8, v->tokens, h / 32},
+                                 {"gemm1", NULL, v->d, r, n1},
+                                 {"act", NULL, v->d, r, i},
+                                 {"a2_q", NULL, MOERT_U8, r, i},
+                                 {"a2_s", NULL, MOERT_U8, r, i / 32},
                                  {"gemm2", NULL, v->d, r, h}};
     struct moert_drv_tensor *to[] = {&d.a1_codes, &d.a1_scales, &d.c1, &d.c2, &d.a2_codes, &d.a2_scales, &d.c3};
 

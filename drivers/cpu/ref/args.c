@@ -37,12 +37,8 @@ static moert_status_t check_header(const struct mref_layer *layer, const struct 
 static moert_status_t bind(const struct moert_drv_tensor *tensor, const char *name, const char *code, uint32_t dtypes,
                            uint64_t rows, uint64_t cols, int writes, struct mcpu_matrix *ret, struct moert_error *err)
 {
-    struct mcpu_want want = {.name = name,
-                             .code = code,
-                             .dtypes = dtypes,
-                             .rank = 2,
-                             .shape = {rows, cols},
-                             .writes = (uint32_t)writes};
+    struct mcpu_want want = {
+        .name = name, .code = code, .dtypes = dtypes, .rank = 2, .shape = {rows, cols}, .writes = (uint32_t)writes};
 
     return mcpu_matrix(tensor, &want, ret, err);
 }
@@ -74,8 +70,8 @@ static moert_status_t bind_input(struct mref_run *run, const struct moert_run_ar
     if (shape->input_weight)
         return moert_fail(err, MOERT_E_USAGE, "input-weight",
                           "hidden_states are MXFP8 codes: the router weight cannot be put on the input any more");
-    status = bind(&args->x, "hidden_states", "x", MCPU_DTYPE(MOERT_F8_E4M3), run->tokens, shape->hidden, 0, &run->x,
-                  err);
+    status =
+        bind(&args->x, "hidden_states", "x", MCPU_DTYPE(MOERT_F8_E4M3), run->tokens, shape->hidden, 0, &run->x, err);
     if (status)
         return status;
     return bind(&args->x_scale, "hidden_states_scale", "x", MCPU_DTYPE(MOERT_U8) | MCPU_DTYPE(MOERT_F8_E8M0),
@@ -182,7 +178,8 @@ static moert_status_t bind_dumps(struct mref_run *run, const struct moert_run_du
     };
     for (size_t k = 0; !status && k < sizeof(all) / sizeof(all[0]); k++)
         if (mcpu_given(all[k].tensor))
-            status = bind(all[k].tensor, all[k].name, "out", all[k].dtypes, all[k].rows, all[k].cols, 1, all[k].to, err);
+            status =
+                bind(all[k].tensor, all[k].name, "out", all[k].dtypes, all[k].rows, all[k].cols, 1, all[k].to, err);
     return status;
 }
 
@@ -218,8 +215,10 @@ static moert_status_t bind_workspace(struct mref_run *run, moert_drv *drv, const
     run->order = (void *)(base + plan->order);
     run->first = (void *)(base + plan->first);
     run->active = (void *)(base + plan->active);
-    run->a1 = (struct mref_rows){base + plan->a1_codes, base + plan->a1_scales, (void *)(base + plan->wide), shape->hidden};
-    run->a2 = (struct mref_rows){base + plan->a2_codes, base + plan->a2_scales, (void *)(base + plan->wide), shape->inner};
+    run->a1 =
+        (struct mref_rows){base + plan->a1_codes, base + plan->a1_scales, (void *)(base + plan->wide), shape->hidden};
+    run->a2 =
+        (struct mref_rows){base + plan->a2_codes, base + plan->a2_scales, (void *)(base + plan->wide), shape->inner};
     run->c1 = mcpu_dense(base + plan->c, shape->dtype, run->rows, shape->rows13);
     run->c2 = mcpu_dense(base + plan->c2, shape->dtype, run->rows, shape->inner);
     run->c3 = args->flags & MOERT_RUN_F_UNREDUCED ? run->output

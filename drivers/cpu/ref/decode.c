@@ -8,7 +8,7 @@
 #include <moert/lutb.h>
 
 /* (8 + m) * 2^(e-10) * 512 for e >= 1, m * 2^-9 * 512 for e = 0. */
-#define UNIT(s, e, m)  ((s) * ((e) ? (8 + (m)) << ((e) ? (e)-1 : 0) : (m)))
+#define UNIT(s, e, m) ((s) * ((e) ? (8 + (m)) << ((e) ? (e)-1 : 0) : (m)))
 #define UNITS8(s, e)                                                                                                   \
     UNIT(s, e, 0), UNIT(s, e, 1), UNIT(s, e, 2), UNIT(s, e, 3), UNIT(s, e, 4), UNIT(s, e, 5), UNIT(s, e, 6),           \
         UNIT(s, e, 7)
@@ -70,8 +70,8 @@ struct mref_row mref_row(uint8_t *memory, uint64_t cols)
     };
 }
 
-/* Row n of a lut-b matrix: of each tile (8 rows x 64 columns) the 24 bytes of row n % 8; eight indices of three bits are
- * three bytes, the first index lowest (lut-b.md). */
+/* Row n of a lut-b matrix: of each tile (8 rows x 64 columns) the 24 bytes of row n % 8; eight indices of three bits
+ * are three bytes, the first index lowest (lut-b.md). */
 static void decode_lutb(const uint8_t *packed, const uint8_t *codebook, uint64_t n, uint64_t cols, uint8_t *codes)
 {
     uint64_t tiles = cols / MOERT_LUTB_COLS, tile = n / MOERT_LUTB_ROWS * tiles;

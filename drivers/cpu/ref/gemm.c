@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * drivers/cpu/ref/gemm.c: P2 and P5: the dot products (mxfp8.md 8).
  *
- * Codes times codes: the 32 products of a block are summed as integers in units of 2^-18, exactly, then the block's sum,
- * scaled by a power of two, is added to a double in ascending k. Each addition rounds once, so neither the order inside
- * a block nor the compiler's choice of instructions can change a bit. Otherwise: a double sum in ascending k of exact
- * products. A decoded weight row serves all rows of its expert. */
+ * Codes times codes: the 32 products of a block are summed as integers in units of 2^-18, exactly, then the block's
+ * sum, scaled by a power of two, is added to a double in ascending k. Each addition rounds once, so neither the order
+ * inside a block nor the compiler's choice of instructions can change a bit. Otherwise: a double sum in ascending k of
+ * exact products. A decoded weight row serves all rows of its expert. */
 #include "config.h"
 
 #include "drivers/cpu/ref/ref.h"
@@ -61,7 +61,7 @@ static double dot_values(const double *a, const double *w, uint64_t cols, double
 struct product {
     const struct mref_run *run;
     enum mref_part part;
-    uint64_t outputs, cols;            /* N, K */
+    uint64_t outputs, cols; /* N, K */
     const struct mref_rows *rows;
     uint32_t rows_per_token;           /* slots that share an activation row: K' for GEMM1, 1 for GEMM2 */
     const struct mcpu_matrix *weights; /* router weights, or NULL */

@@ -55,12 +55,12 @@ static inline int mref_integer(const struct mref_shape *shape)
 /* Where everything lies in the workspace of a run over T tokens: byte offsets. Scratch of thread i is at
  * scratch + i * scratch_bytes; `base` bytes are needed without any scratch. */
 struct mref_plan {
-    uint64_t expert, order, first, active;       /* int32 [R], uint32 [R], uint32 [E_l+1], uint32 [E_l] */
-    uint64_t a1_codes, a1_scales;                /* [T,H], [T,H/32] */
-    uint64_t c;                                  /* c1 [R,N1] d, later c3 [R,H] d */
-    uint64_t c2;                                 /* [R,I] d */
-    uint64_t a2_codes, a2_scales;                /* [R,I], [R,I/32] */
-    uint64_t wide;                               /* double: a1 [T,H], later a2 [R,I]; only when not mref_integer */
+    uint64_t expert, order, first, active; /* int32 [R], uint32 [R], uint32 [E_l+1], uint32 [E_l] */
+    uint64_t a1_codes, a1_scales;          /* [T,H], [T,H/32] */
+    uint64_t c;                            /* c1 [R,N1] d, later c3 [R,H] d */
+    uint64_t c2;                           /* [R,I] d */
+    uint64_t a2_codes, a2_scales;          /* [R,I], [R,I/32] */
+    uint64_t wide;                         /* double: a1 [T,H], later a2 [R,I]; only when not mref_integer */
     uint64_t scratch, scratch_bytes, base;
 };
 
@@ -120,18 +120,18 @@ struct mref_rows {
 struct mref_run {
     struct mref_layer *layer;
     const struct mref_shape *shape;
-    uint32_t flags;            /* MOERT_RUN_F_* */
+    uint32_t flags; /* MOERT_RUN_F_* */
     uint32_t threads;
-    uint64_t tokens;           /* T */
-    uint64_t real;             /* tokens below token_count */
-    uint64_t rows;             /* R = T * slots */
+    uint64_t tokens; /* T */
+    uint64_t real;   /* tokens below token_count */
+    uint64_t rows;   /* R = T * slots */
     struct mcpu_matrix x, x_scale, ids, weights, map, shared, output, index;
     float output_scale;
 
-    int32_t *expert;           /* [R] local expert of a slot, or -1 */
-    uint32_t *order;           /* slots that are local, by expert, ascending inside one */
-    uint32_t *first;           /* [E_l+1]: order[first[e]] .. order[first[e+1]-1] belong to expert e */
-    uint32_t *active;          /* experts that have slots */
+    int32_t *expert;  /* [R] local expert of a slot, or -1 */
+    uint32_t *order;  /* slots that are local, by expert, ascending inside one */
+    uint32_t *first;  /* [E_l+1]: order[first[e]] .. order[first[e+1]-1] belong to expert e */
+    uint32_t *active; /* experts that have slots */
     uint32_t active_count, local_count;
     struct mref_rows a1, a2;
     struct mcpu_matrix c1, c2, c3;
@@ -156,13 +156,13 @@ moert_status_t mref_bind(struct mref_run *run, moert_drv_queue *queue, const str
 
 /* ---- decode.c ---- */
 
-/* A decoded weight row of K elements. Coded schemes: codes and one scale byte per 32 (127 for lut-b), a block with a NaN
- * code has scale 255. Plain schemes: values. Memory: mref_row_bytes(K). */
+/* A decoded weight row of K elements. Coded schemes: codes and one scale byte per 32 (127 for lut-b), a block with a
+ * NaN code has scale 255. Plain schemes: values. Memory: mref_row_bytes(K). */
 struct mref_row {
-    double *values;   /* [K]; the same memory holds the integers */
+    double *values; /* [K]; the same memory holds the integers */
     int32_t *integers;
-    uint8_t *codes;   /* [K] */
-    uint8_t *scales;  /* [K/32] */
+    uint8_t *codes;  /* [K] */
+    uint8_t *scales; /* [K/32] */
 };
 
 uint64_t mref_row_bytes(uint64_t cols);
@@ -180,12 +180,12 @@ double mref_pow2(int e);
 
 /* ---- steps: bodies of mcpu_parallel, ctx is struct mref_run ---- */
 
-void mref_quantise_tokens(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);   /* items: tokens */
-void mref_quantise_slot(struct mref_run *run, uint64_t slot);                          /* P4 of one slot */
-void mref_gemm1(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);             /* items: active * N1 */
-void mref_gemm2(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);             /* items: active * H */
-void mref_activate(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);          /* items: local slots */
-void mref_combine(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);           /* items: tokens */
+void mref_quantise_tokens(void *ctx, uint64_t begin, uint64_t end, uint32_t thread); /* items: tokens */
+void mref_quantise_slot(struct mref_run *run, uint64_t slot);                        /* P4 of one slot */
+void mref_gemm1(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);           /* items: active * N1 */
+void mref_gemm2(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);           /* items: active * H */
+void mref_activate(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);        /* items: local slots */
+void mref_combine(void *ctx, uint64_t begin, uint64_t end, uint32_t thread);         /* items: tokens */
 void mref_write_index(struct mref_run *run);
 
 #endif

@@ -17,7 +17,12 @@
 const char *mref_layout_tag(moert_scheme_t scheme)
 {
     static const char *const tags[MOERT_SCHEME_COUNT] = {
-        NULL, "cpu.canonical.bf16", "cpu.canonical.f16", "cpu.canonical.f32", "cpu.canonical.mxfp8", "cpu.canonical.lut-b",
+        NULL,
+        "cpu.canonical.bf16",
+        "cpu.canonical.f16",
+        "cpu.canonical.f32",
+        "cpu.canonical.mxfp8",
+        "cpu.canonical.lut-b",
     };
 
     return scheme < MOERT_SCHEME_COUNT ? tags[scheme] : NULL;
@@ -120,7 +125,8 @@ moert_status_t mref_shape(const struct moert_layer_config *layer, struct mref_sh
 
     if (!layer)
         return moert_fail_null(err, "layer");
-    status = moert_check_size(err, "moert_layer_config", layer->size, MCPU_SIZE_TO(struct moert_layer_config, reserved));
+    status =
+        moert_check_size(err, "moert_layer_config", layer->size, MCPU_SIZE_TO(struct moert_layer_config, reserved));
     if (!status)
         status = check_kinds(layer, err);
     if (!status)
@@ -129,8 +135,9 @@ moert_status_t mref_shape(const struct moert_layer_config *layer, struct mref_sh
         return status;
     if (__builtin_add_overflow(layer->num_experts, layer->num_fused_shared, &experts) || experts > INT32_MAX ||
         __builtin_add_overflow(layer->top_k, layer->num_fused_shared, &slots) || slots > INT32_MAX)
-        return moert_fail(err, MOERT_E_TOO_LARGE, "too-large", "num_experts %u or top_k %u + %u fused exceed 2147483647",
-                          layer->num_experts, layer->top_k, layer->num_fused_shared);
+        return moert_fail(err, MOERT_E_TOO_LARGE, "too-large",
+                          "num_experts %u or top_k %u + %u fused exceed 2147483647", layer->num_experts, layer->top_k,
+                          layer->num_fused_shared);
     shape.hidden = layer->hidden_size;
     shape.inner = layer->intermediate_size;
     shape.ids = experts;

@@ -216,9 +216,8 @@ static moert_status_t check_codebooks(const struct mref_shape *shape, const uint
     static const int parts[] = {MREF_W13_SCALE, MREF_W2_SCALE};
 
     for (size_t i = 0; shape->weights == MOERT_SCHEME_LUT_B && i < 2; i++) {
-        moert_status_t status =
-            moert_lutb_check_codebook(storage + shape->part[parts[i]].offset,
-                                      shape->part[parts[i]].bytes / MOERT_LUTB_LEVELS, err);
+        moert_status_t status = moert_lutb_check_codebook(storage + shape->part[parts[i]].offset,
+                                                          shape->part[parts[i]].bytes / MOERT_LUTB_LEVELS, err);
         if (status)
             return moert_prefix(err, status, "expert %u, %s: ", expert, i ? "w2_codebook" : "w13_codebook");
     }
@@ -308,8 +307,7 @@ moert_status_t mref_update(moert_drv_layer *handle, moert_drv_queue *queue, cons
     if (status)
         return status;
     for (uint32_t i = 0; i < weights->count; i++)
-        load_expert(&layer->shape, &source, i,
-                    layer->weights + (weights->first + i) * layer->shape.expert_bytes);
+        load_expert(&layer->shape, &source, i, layer->weights + (weights->first + i) * layer->shape.expert_bytes);
     queue->last++;
     return MOERT_OK;
 }
