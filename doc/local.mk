@@ -3,3 +3,5 @@
 # Schema of the record of `moert select --json`: oracle.md 10.
 docdatadir = $(datadir)/moert
 dist_docdata_DATA = doc/explain.schema.json
+
+EXTRA_DIST += doc/driver-guide.md

@@ -1,7 +1,6 @@
 # The loader against modules that are bad in each way. Hidden functions are tested, so the programs hold the loader itself.
 TESTS += tests/loader/needed.sh
 EXTRA_DIST += tests/loader/needed.sh
-if HAVE_CRITERION
 
 # -rpath makes libtool build shared objects of what is never installed.
 LOADER_TEST_MODULE = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
@@ -26,6 +25,7 @@ libmoert_loader_test_la_SOURCES = \
 libmoert_loader_test_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(LIBMD_CFLAGS) -pthread
 libmoert_loader_test_la_LIBADD = libmoert-numerics.la $(JANSSON_LIBS) $(LIBMD_LIBS) -ldl -lm
 
+if HAVE_CRITERION
 LOADER_TESTS = tests/loader/test_modules tests/loader/test_context tests/loader/test_self_test tests/loader/test_checks
 check_PROGRAMS += $(LOADER_TESTS)
 TESTS += $(LOADER_TESTS)
@@ -43,3 +43,14 @@ tests_loader_test_checks_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_loader_test_checks_CFLAGS = $(TEST_CFLAGS)
 tests_loader_test_checks_LDADD = libmoert-driver-common.la libmoert-numerics.la $(CRITERION_LIBS) -lm
 endif
+
+# Needs no Criterion, so that it also runs under ThreadSanitizer.
+check_PROGRAMS += tests/loader/test_race
+TESTS += tests/loader/test_race
+tests_loader_test_race_CFLAGS = $(AM_CFLAGS) -pthread
+tests_loader_test_race_LDADD = libmoert-loader-test.la
+check_SCRIPTS += tests/loader/race-modules/moert_good.so
+tests/loader/race-modules/moert_good.so: tests/loader/variants.la
+	@$(MKDIR_P) tests/loader/race-modules
+	$(AM_V_GEN)cp tests/loader/.libs/variants.so $@
+CLEANFILES += tests/loader/race-modules/moert_good.so

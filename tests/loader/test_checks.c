@@ -280,6 +280,22 @@ Test(checks, runtime_versions)
     cr_expect_gt(mdrv_version_compare("7.0.1", "7.0"), 0);
 }
 
+/* ---- the note that names a library ---- */
+
+MDRV_DLOPEN_NOTE(test, "a vendor's driver", "suggested", "\"libvendor.so.2\",\"libvendor.so.1\"");
+
+/* Layout of an ELF note: sizes of name and text, type, "FDO" with its NUL, the text. */
+Test(checks, dlopen_note_is_an_elf_note)
+{
+    cr_expect_eq(mdrv_dlopen_note_test.name_size, 4);
+    cr_expect_eq(mdrv_dlopen_note_test.type, 0x407c0c0au);
+    cr_expect_eq((size_t)((const char *)mdrv_dlopen_note_test.text - (const char *)&mdrv_dlopen_note_test), 16);
+    cr_expect_eq(mdrv_dlopen_note_test.text_size, strlen(mdrv_dlopen_note_test.text) + 1);
+    cr_expect_str_eq(mdrv_dlopen_note_test.text,
+                     "[{\"feature\":\"test\",\"description\":\"a vendor's driver\",\"priority\":\"suggested\","
+                     "\"soname\":[\"libvendor.so.2\",\"libvendor.so.1\"]}]");
+}
+
 /* ---- tensors at the boundary ---- */
 
 static struct moert_drv_tensor matrix(uint64_t rows, uint64_t columns, int64_t stride)

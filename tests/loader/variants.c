@@ -10,6 +10,7 @@
 #undef moert_driver_v1
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 /* Room behind the structs for the fields of a later minor. */
@@ -317,13 +318,11 @@ static void read_variant(void)
     snprintf(variant, sizeof(variant), "%.*s", (int)strcspn(base, "."), base);
 }
 
-__attribute__((visibility("default"))) const struct moert_driver *moert_driver_v1(uint32_t host_minor);
-const struct moert_driver *moert_driver_v1(uint32_t host_minor)
+/* Once: the table must not change under a second context. */
+static void build(void)
 {
     read_variant();
-    if (is("refuses_host"))
-        return NULL;
-    top.driver = *null_driver_v1(host_minor);
+    top.driver = *null_driver_v1(MOERT_DRIVER_ABI_MINOR);
     driver_table = *top.driver.ops;
     device_table.ops = *top.driver.device;
     first.backend = mnull_zero;
@@ -346,5 +345,14 @@ const struct moert_driver *moert_driver_v1(uint32_t host_minor)
     alter_backend();
     alter_size();
     missing_op();
-    return &top.driver;
+}
+
+__attribute__((visibility("default"))) const struct moert_driver *moert_driver_v1(uint32_t host_minor);
+const struct moert_driver *moert_driver_v1(uint32_t host_minor)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)host_minor;
+    pthread_once(&once, build);
+    return is("refuses_host") ? NULL : &top.driver;
 }
