@@ -14,24 +14,4 @@
 moert_status_t moert_layer_prefix(const struct moert_layer_config *config, struct moert_error *err,
                                   moert_status_t status);
 
-/* Shape of w13's and w2's parts for `experts` experts, as a canonical file has them (layer.md 9.1); rank 0: the scheme
- * has no such tensor. */
-struct moert_weight_part {
-    const char *name;
-    uint32_t rank;
-    uint64_t shape[4];
-    moert_dtype_t dtypes[3]; /* accepted, NONE-terminated */
-};
-enum {
-    MOERT_PART_W13,
-    MOERT_PART_W13_SCALE,
-    MOERT_PART_W13_BIAS,
-    MOERT_PART_W2,
-    MOERT_PART_W2_SCALE,
-    MOERT_PART_W2_BIAS,
-    MOERT_PART_COUNT
-};
-void moert_layer_parts(const struct moert_layer_config *config, uint32_t experts,
-                       struct moert_weight_part ret[MOERT_PART_COUNT]);
-
 #endif
