@@ -98,8 +98,8 @@ static moert_status_t prepare(moert_drv_layer *layer, const struct moert_expert_
                               struct moert_error *err)
 {
     if (weights->first > layer->num_local_experts || weights->count > layer->num_local_experts - weights->first)
-        return moert_fail(err, MOERT_E_SHAPE, "experts", "experts %u to %llu of %u", weights->first,
-                          (unsigned long long)weights->first + weights->count, layer->num_local_experts);
+        return moert_fail(err, MOERT_E_SHAPE, "experts", "%u experts from %u on, the layer has %u", weights->count,
+                          weights->first, layer->num_local_experts);
     return MOERT_OK;
 }
 

@@ -26,7 +26,8 @@ libmoert_loader_test_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(LIBMD_CFLAGS) 
 libmoert_loader_test_la_LIBADD = libmoert-numerics.la $(JANSSON_LIBS) $(LIBMD_LIBS) -ldl -lm
 
 if HAVE_CRITERION
-LOADER_TESTS = tests/loader/test_modules tests/loader/test_context tests/loader/test_self_test tests/loader/test_checks
+LOADER_TESTS = tests/loader/test_modules tests/loader/test_context tests/loader/test_self_test tests/loader/test_checks \
+	tests/loader/test_null
 check_PROGRAMS += $(LOADER_TESTS)
 TESTS += $(LOADER_TESTS)
 EXTRA_DIST += tests/loader/util.h
@@ -42,6 +43,10 @@ tests_loader_test_self_test_LDADD = libmoert-loader-test.la $(CRITERION_LIBS)
 tests_loader_test_checks_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_loader_test_checks_CFLAGS = $(TEST_CFLAGS)
 tests_loader_test_checks_LDADD = libmoert-driver-common.la libmoert-numerics.la $(CRITERION_LIBS) -lm
+tests_loader_test_null_SOURCES = tests/loader/test_null.c drivers/null/backend.c drivers/null/device.c drivers/null/null.c
+tests_loader_test_null_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_loader_test_null_CFLAGS = $(TEST_CFLAGS)
+tests_loader_test_null_LDADD = libmoert-driver-common.la libmoert-numerics.la $(CRITERION_LIBS) -lm
 endif
 
 # Needs no Criterion, so that it also runs under ThreadSanitizer.
