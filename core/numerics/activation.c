@@ -1,6 +1,6 @@
 /* core/numerics/activation.c: activations of the expert MLP (moert/activation.h, layer.md 2) in binary64, by the
- * functions of exact_math.h, so that a host's libm decides no bit. Where the specification's form cancels (1 + erf, 1 +
- * tanh for large negative gates) the equal form without cancellation is evaluated. */
+ * functions of exact_math.h, so that a host's libm decides no bit. The formulas are evaluated as the specification writes
+ * them: 1 + erf and 1 + tanh cancel for large negative gates, and the expected values hold that (gelu_tanh of -8 is -0). */
 #include <moert/activation.h>
 #include <moert/float8.h>
 
@@ -41,16 +41,14 @@ static inline double silu(double x)
     return x * moert_logistic(x);
 }
 
-/* 0.5 x (1 + erf(x/sqrt2)) */
 static inline double gelu(double x)
 {
-    return 0.5 * x * moert_erfc(-x * SQRT_HALF);
+    return 0.5 * x * (1 + moert_erf(x * SQRT_HALF));
 }
 
-/* 0.5 x (1 + tanh(z)) = x logistic(2z) */
 static inline double gelu_tanh(double x)
 {
-    return x * moert_logistic(2 * SQRT_2_PI * (x + GELU_CUBIC * x * x * x));
+    return 0.5 * x * (1 + moert_tanh(SQRT_2_PI * (x + GELU_CUBIC * x * x * x)));
 }
 
 /* ------------------------------------------------------------------ one function per kind */
