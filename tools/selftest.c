@@ -1,6 +1,7 @@
-/* tools/selftest.c: moert-selftest, the program that a context spawns to test one backend of one module before its first
- * use (core/loader/self_test.c). It loads the module alone and compares it with a reference that is linked in, so that
- * neither a crash nor a wrong reference module can reach the caller. Prints one JSON line; exit 0 passed, 1 failed. */
+/* tools/selftest.c: moert-selftest, the program that a context spawns to test one backend of one module before its
+ * first use (core/loader/self_test.c). It loads the module alone and compares it with a reference that is linked in, so
+ * that neither a crash nor a wrong reference module can reach the caller. Prints one JSON line; exit 0 passed, 1
+ * failed. */
 #include "config.h"
 
 #include "drivers/cpu/cpu.h"

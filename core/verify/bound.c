@@ -1,5 +1,5 @@
-/* core/verify/bound.c: bound B: the error of each step carried through to the output, rigorous and wide. It catches wrong
- * indices, layouts and missing terms; the nrmse gate and the stage tests catch numerics. */
+/* core/verify/bound.c: bound B: the error of each step carried through to the output, rigorous and wide. It catches
+ * wrong indices, layouts and missing terms; the nrmse gate and the stage tests catch numerics. */
 #include "config.h"
 
 #include "core/verify/bound.h"
@@ -97,8 +97,8 @@ static void gate_up(const struct moert_case_data *d, uint64_t j, uint64_t *ret_g
 }
 
 /* Steps P2 and P3: value h and deviation dh of every intermediate of one slot. */
-static void activation_bound(const struct moert_case_data *d, const struct moert_activation_params *p,
-                             const double *y1, const double *s1, const struct moert_accuracy *a, double *h, double *dh)
+static void activation_bound(const struct moert_case_data *d, const struct moert_activation_params *p, const double *y1,
+                             const double *s1, const struct moert_accuracy *a, double *h, double *dh)
 {
     double u = moert_unit_roundoff(d->c->dtype), eta = moert_half_subnormal(d->c->dtype);
     double c = moert_sum_bound(a->unit, d->c->hidden + 1);

@@ -1,4 +1,5 @@
-/* core/verify/bound.h: how far a backend of class same-arithmetic may be from the reference (layer.md 3, mxfp8.md 9). */
+/* core/verify/bound.h: how far a backend of class same-arithmetic may be from the reference (layer.md 3, mxfp8.md 9).
+ */
 #ifndef MOERT_VERIFY_BOUND_H
 #define MOERT_VERIFY_BOUND_H
 

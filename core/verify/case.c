@@ -16,20 +16,21 @@
 #include <string.h>
 
 #define LUTB MOERT_SCHEME_LUT_B
-#define MX MOERT_SCHEME_MXFP8
+#define MX   MOERT_SCHEME_MXFP8
 #define NONE MOERT_SCHEME_NONE
-#define BF MOERT_SCHEME_BF16
+#define BF   MOERT_SCHEME_BF16
 #define HALF MOERT_SCHEME_F16
 #define FP32 MOERT_SCHEME_F32
-#define GU MOERT_W13_GATE_UP
-#define UG MOERT_W13_UP_GATE
-#define IL MOERT_W13_INTERLEAVED
+#define GU   MOERT_W13_GATE_UP
+#define UG   MOERT_W13_UP_GATE
+#define IL   MOERT_W13_INTERLEAVED
 
 /* Each row is one edge of layer.md; H, I, E, K, T are small but not all equal, and not all multiples of 128. */
 const struct moert_case moert_cases[] = {
     /* name, weights, activations, d, activation, order, H, I, E, K, T, flags, quick */
     {"lutb-t1", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 128, 4, 1, 1, 0, 1},
-    {"lutb-t130", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 256, 192, 8, 4, 130, CASE_INVALID_IDS | CASE_EMPTY_EXPERT, 1},
+    {"lutb-t130", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 256, 192, 8, 4, 130, CASE_INVALID_IDS | CASE_EMPTY_EXPERT,
+     1},
     {"lutb-t9-wide", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 4, 2, 9, CASE_WIDE, 1},
     {"lutb-input-weight", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 128, 4, 1, 33, CASE_INPUT_WEIGHT, 1},
     {"lutb-map", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 192, 64, 8, 2, 65, CASE_MAP | CASE_INVALID_IDS, 1},
@@ -41,12 +42,14 @@ const struct moert_case moert_cases[] = {
     {"lutb-relu2-no-mul", LUTB, MX, MOERT_BF16, MOERT_ACT_RELU2_NO_MUL, GU, 128, 64, 8, 2, 33, 0, 0},
     {"lutb-skewed", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 256, 128, 16, 2, 300, CASE_SKEWED, 0},
     {"lutb-repeated", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 4, 2, 17, CASE_REPEATED_IDS, 0},
-    {"lutb-unreduced", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 4, 2, 17, CASE_UNREDUCED | CASE_INVALID_IDS, 0},
+    {"lutb-unreduced", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 4, 2, 17, CASE_UNREDUCED | CASE_INVALID_IDS,
+     0},
     {"lutb-mxfp8-input", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 4, 2, 17, CASE_MXFP8_INPUT, 0},
     {"lutb-device", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 4, 2, 17, CASE_DEVICE, 0},
     {"lutb-logits", LUTB, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 8, 2, 33, CASE_LOGITS, 0},
     {"mxfp8-t1", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 96, 4, 2, 1, 0, 1},
-    {"mxfp8-t130", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 288, 160, 8, 4, 130, CASE_INVALID_IDS | CASE_EMPTY_EXPERT, 1},
+    {"mxfp8-t130", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 288, 160, 8, 4, 130, CASE_INVALID_IDS | CASE_EMPTY_EXPERT,
+     1},
     {"mxfp8-wide", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 96, 32, 4, 2, 9, CASE_WIDE, 1},
     {"mxfp8-input-weight", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 64, 32, 4, 1, 130, CASE_INPUT_WEIGHT, 1},
     {"mxfp8-map", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 128, 64, 8, 2, 65, CASE_MAP, 0},
@@ -61,7 +64,8 @@ const struct moert_case moert_cases[] = {
     {"mxfp8-mxfp8-input", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 64, 32, 4, 2, 17, CASE_MXFP8_INPUT, 0},
     {"mxfp8-device", MX, MX, MOERT_BF16, MOERT_ACT_SILU, GU, 64, 32, 4, 2, 17, CASE_DEVICE, 0},
     {"bf16-t1", BF, NONE, MOERT_BF16, MOERT_ACT_SILU, GU, 72, 40, 4, 2, 1, 0, 1},
-    {"bf16-t130", BF, NONE, MOERT_BF16, MOERT_ACT_SILU, GU, 200, 104, 8, 2, 130, CASE_INVALID_IDS | CASE_EMPTY_EXPERT, 1},
+    {"bf16-t130", BF, NONE, MOERT_BF16, MOERT_ACT_SILU, GU, 200, 104, 8, 2, 130, CASE_INVALID_IDS | CASE_EMPTY_EXPERT,
+     1},
     {"bf16-odd", BF, NONE, MOERT_BF16, MOERT_ACT_SILU, GU, 37, 11, 3, 2, 19, 0, 0},
     {"bf16-bias", BF, NONE, MOERT_BF16, MOERT_ACT_SWIGLUOAI, IL, 64, 32, 4, 2, 64, CASE_BIAS, 0},
     {"bf16-input-weight", BF, NONE, MOERT_BF16, MOERT_ACT_SILU, GU, 64, 32, 4, 1, 64, CASE_INPUT_WEIGHT, 0},

@@ -1,5 +1,6 @@
-/* core/verify/contract.c: what every backend guarantees beside its numbers (layer.md 8): same input same bytes, constant
- * inputs, zero tokens, independence of the batch, weights out and in, one expert replaced, two queues, warm runs, capture. */
+/* core/verify/contract.c: what every backend guarantees beside its numbers (layer.md 8): same input same bytes,
+ * constant inputs, zero tokens, independence of the batch, weights out and in, one expert replaced, two queues, warm
+ * runs, capture. */
 #include "config.h"
 
 #include "core/verify/session.h"
@@ -394,11 +395,16 @@ static const struct {
     contract_fn fn;
     int quick;
 } tests[] = {
-    {"same-bytes-twice", same_twice, 1},   {"constant-inputs", constant_inputs, 1},
-    {"zero-tokens", zero_tokens, 1},       {"batch-invariance", batch_invariance, 0},
-    {"export-import", export_import, 0},   {"update-expert", update_expert, 0},
-    {"two-queues", two_queues, 0},         {"warm-runs", warm_runs, 0},
-    {"usable-after-failure", usable_after_failure, 0}, {"capture-replay", capture_replay, 0},
+    {"same-bytes-twice", same_twice, 1},
+    {"constant-inputs", constant_inputs, 1},
+    {"zero-tokens", zero_tokens, 1},
+    {"batch-invariance", batch_invariance, 0},
+    {"export-import", export_import, 0},
+    {"update-expert", update_expert, 0},
+    {"two-queues", two_queues, 0},
+    {"warm-runs", warm_runs, 0},
+    {"usable-after-failure", usable_after_failure, 0},
+    {"capture-replay", capture_replay, 0},
 };
 
 /* One case per weight scheme carries the contract tests. */
@@ -422,8 +428,7 @@ static void run_test(struct bench *b, size_t i)
     snprintf(name, sizeof(name), "%s/%s", tests[i].name, b->d->c->name);
     status = tests[i].fn(b, f.detail, sizeof(f.detail), &own);
     if (status == MOERT_E_UNSUPPORTED) {
-        moert_session_report(b->s, "contract", name, MOERT_VERIFY_SKIPPED, NULL,
-                             f.detail[0] ? f.detail : own.text);
+        moert_session_report(b->s, "contract", name, MOERT_VERIFY_SKIPPED, NULL, f.detail[0] ? f.detail : own.text);
         return;
     }
     f.failed = status || f.detail[0];

@@ -41,8 +41,8 @@ static moert_status_t run_on(const struct moert_subject *s, const struct moert_c
 }
 
 /* The case without activation quantisation and without rounding between the steps: what higher-precision is held to. */
-static moert_status_t run_ideal(const struct moert_session *s, const struct moert_case_data *d,
-                                struct moert_trace *ret, struct moert_error *err)
+static moert_status_t run_ideal(const struct moert_session *s, const struct moert_case_data *d, struct moert_trace *ret,
+                                struct moert_error *err)
 {
     struct moert_case c = *d->c;
     struct moert_case_data wide = *d;

@@ -14,8 +14,8 @@
 /* Arrays of the steps of one run, as bytes, with their place in struct moert_layer_dumps. */
 enum { A1_CODES, A1_SCALES, C1, C2, A2_CODES, A2_SCALES, C3, OUTPUT, STEP_ARRAYS };
 static const char *const array_step[STEP_ARRAYS] = {"P1", "P1", "P2", "P3", "P4", "P4", "P5", "P6"};
-static const char *const array_name[STEP_ARRAYS] = {"a1 codes", "a1 scales", "c1", "c2", "a2 codes", "a2 scales", "c3",
-                                                    "output"};
+static const char *const array_name[STEP_ARRAYS] = {"a1 codes", "a1 scales", "c1", "c2",
+                                                    "a2 codes", "a2 scales", "c3", "output"};
 
 struct shown {
     uint8_t *data[STEP_ARRAYS];

@@ -1,4 +1,5 @@
-/* core/verify/steps.c: single steps of a driver against the core, byte for byte: codecs, top-k, align, activation, combine. */
+/* core/verify/steps.c: single steps of a driver against the core, byte for byte: codecs, top-k, align, activation,
+ * combine. */
 #include "config.h"
 
 #include "core/verify/session.h"
@@ -77,7 +78,8 @@ static void fill_rows(void *x, moert_dtype_t dtype, uint64_t rows, uint64_t cols
 
     for (uint64_t r = 0; r < rows; r++)
         for (uint64_t c = 0; c < cols; c++) {
-            double v = moert_case_gauss(&rng), scale = ldexp(1.0, (int)(r % 8 ? 0 : moert_case_random(&rng) % 200) - 100);
+            double v = moert_case_gauss(&rng),
+                   scale = ldexp(1.0, (int)(r % 8 ? 0 : moert_case_random(&rng) % 200) - 100);
             switch (r % 8) {
             case 0: v *= scale; break;
             case 1: v = c % 32 == 5 ? 448.0 * ldexp(1.0, (int)(c / 32) - 3) : v; break;
@@ -190,8 +192,13 @@ static const struct moert_router_config routers[] = {
     {.size = sizeof(routers[0]), .kind = MOERT_ROUTER_SOFTMAX, .renormalize = 1},
     {.size = sizeof(routers[0]), .kind = MOERT_ROUTER_SIGMOID},
     {.size = sizeof(routers[0]), .kind = MOERT_ROUTER_SQRT_SOFTPLUS, .renormalize = 1, .scaling_factor = 1.5},
-    {.size = sizeof(routers[0]), .kind = MOERT_ROUTER_GROUPED, .scoring = MOERT_SCORING_SIGMOID, .renormalize = 1,
-     .num_groups = 4, .topk_groups = 2, .scaling_factor = 2.5},
+    {.size = sizeof(routers[0]),
+     .kind = MOERT_ROUTER_GROUPED,
+     .scoring = MOERT_SCORING_SIGMOID,
+     .renormalize = 1,
+     .num_groups = 4,
+     .topk_groups = 2,
+     .scaling_factor = 2.5},
 };
 
 static void topk_case(struct moert_session *s, const struct moert_router_config *router, int use_bias)
@@ -246,8 +253,8 @@ static void align_case(struct moert_session *s, uint32_t experts, uint32_t block
     struct moert_error own = MOERT_ERROR_INIT;
     struct moert_finding f = {.step = ""};
     struct arena a = {{NULL}, 0};
-    struct moert_align_params params = {.size = sizeof(params), .num_experts = experts, .block_size = block,
-                                        .ignore_invalid = (uint32_t)mode_i};
+    struct moert_align_params params = {
+        .size = sizeof(params), .num_experts = experts, .block_size = block, .ignore_invalid = (uint32_t)mode_i};
     struct moert_align_sizes sizes;
     uint64_t rng = s->options.seed;
     int32_t *ids = take(&a, T * K * 4), *map = take(&a, experts * 4ull), totals[2] = {0, 0};
@@ -263,7 +270,8 @@ static void align_case(struct moert_session *s, uint32_t experts, uint32_t block
     }
     if (!status) {
         struct moert_tensor ti = tensor(ids, MOERT_I32, T, K), tm = tensor(map, MOERT_I32, 1, experts);
-        struct moert_tensor ts = tensor(have, MOERT_I32, 1, sizes.sorted), te = tensor(have_e, MOERT_I32, 1, sizes.expert_ids);
+        struct moert_tensor ts = tensor(have, MOERT_I32, 1, sizes.sorted),
+                            te = tensor(have_e, MOERT_I32, 1, sizes.expert_ids);
         struct moert_tensor tt = tensor(&totals[0], MOERT_I32, 1, 1);
         for (int i = 0; i < T * K; i++)
             ids[i] = (int32_t)(moert_case_random(&rng) % (experts + 2)) - 1;
@@ -374,8 +382,15 @@ static void combine_case(struct moert_session *s, moert_dtype_t dtype, const cha
     if (!status) {
         struct moert_tensor tr = moert_tensor_host(rows, dtype, 3, r), ti = tensor(ids, MOERT_I32, T, K);
         struct moert_tensor tm = tensor(map, MOERT_I32, 1, E), to = tensor(have, dtype, T, H);
-        struct moert_combine_args args = {.size = sizeof(args), .dtype = dtype, .rows = rows, .ids = ids,
-                                          .num_experts = E, .top_k = K, .map = map, .tokens = T, .hidden_size = H,
+        struct moert_combine_args args = {.size = sizeof(args),
+                                          .dtype = dtype,
+                                          .rows = rows,
+                                          .ids = ids,
+                                          .num_experts = E,
+                                          .top_k = K,
+                                          .map = map,
+                                          .tokens = T,
+                                          .hidden_size = H,
                                           .out = want};
         tm.rank = 1;
         tm.shape[0] = E;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GUARD 256
+#define GUARD  256
 #define POISON 0xFF /* NaN in every float format, -1 in int32 */
 
 /* Takes `bytes` from the arena; the first pass (base NULL) only counts. */

@@ -20,7 +20,9 @@ void moert_session_report(struct moert_session *s, const char *op, const char *n
                                     .op = op,
                                     .name = name,
                                     .step = f && f->step ? f->step : "",
-                                    .detail = f && f->failed ? f->detail : detail ? detail : "",
+                                    .detail = f && f->failed ? f->detail
+                                              : detail       ? detail
+                                                             : "",
                                     .seed = s->options.seed};
 
     if (f) {
@@ -105,8 +107,7 @@ static moert_status_t find_subject(moert_context_t *context, const char *backend
     s.table = b->table;
     if (b->driver->state != MOERT_DRIVER_READY)
         return moert_fail(err, MOERT_E_NO_BACKEND, "backend-refused", "%s cannot be verified: driver %s is %s: %s",
-                          s.table->name, b->driver->name, moert_driver_state_name(b->driver->state),
-                          b->driver->reason);
+                          s.table->name, b->driver->name, moert_driver_state_name(b->driver->state), b->driver->reason);
     for (s.device = 0; s.device < context->device_count; s.device++)
         if (context->devices[s.device]->driver == b->driver &&
             (!device || !strcmp(context->devices[s.device]->desc.id, device)))
@@ -144,8 +145,8 @@ moert_status_t moert_verify_backend(moert_context_t *context, const char *backen
     status = find_subject(context, backend, device, &s.subject, err);
     if (status)
         return status;
-    status = find_subject(s.options.reference ? s.options.reference : context, "cpu.reference", NULL, &s.reference,
-                          err);
+    status =
+        find_subject(s.options.reference ? s.options.reference : context, "cpu.reference", NULL, &s.reference, err);
     if (!status)
         status = moert_verify_steps(&s, err);
     if (!status && s.options.ops & MOERT_VERIFY_LAYER)

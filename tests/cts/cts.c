@@ -3,8 +3,9 @@
  *
  *   cts [--path DIR] [--backend GLOB] [--expect FILE] [--seed N]
  *
- * FILE lists what a backend does not do, one entry a line: `skip|fail BACKEND-GLOB CASE-GLOB reason`. A case that passes
- * although it is listed as fail, one that fails or is skipped without an entry, and an entry that met no case, are failures. */
+ * FILE lists what a backend does not do, one entry a line: `skip|fail BACKEND-GLOB CASE-GLOB reason`. A case that
+ * passes although it is listed as fail, one that fails or is skipped without an entry, and an entry that met no case,
+ * are failures. */
 #include "config.h"
 
 #include "drivers/cpu/cpu.h"
@@ -57,8 +58,8 @@ static void result(void *ctx, const struct moert_verify_result *r)
         printf(" (%s expected: %s)", e->kind, e->reason);
     printf("\n");
     if (!ok)
-        printf("# %s %s%s%s seed %llu\n", r->outcome == MOERT_VERIFY_SKIPPED ? "skipped without an entry:" : "", r->step,
-               r->step[0] ? ": " : "", r->detail, (unsigned long long)r->seed);
+        printf("# %s %s%s%s seed %llu\n", r->outcome == MOERT_VERIFY_SKIPPED ? "skipped without an entry:" : "",
+               r->step, r->step[0] ? ": " : "", r->detail, (unsigned long long)r->seed);
     if (ok)
         run.passed++;
     else

@@ -1,0 +1,268 @@
+/* tests/sim/test_sim.c: what the core must do right on a device whose memory it cannot touch: asynchronous queues, two
+ * devices, a largest buffer, faults; and that verification names the step that is wrong. */
+#include "config.h"
+
+#include "drivers/cpu/cpu.h"
+
+#include <moert/moert.h>
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct moert_error err = MOERT_ERROR_INIT;
+
+static moert_context_t *open_sim(const char *fault)
+{
+    struct moert_context_options o = {.size = sizeof(o), .flags = MOERT_CONTEXT_F_NO_SELF_TEST};
+    moert_context_t *context = NULL;
+    char path[4096];
+
+    if (fault)
+        setenv("SIM_FAULT", fault, 1);
+    else
+        unsetenv("SIM_FAULT");
+    snprintf(path, sizeof(path), "%s/tests/sim/.libs", getenv("MOERT_TEST_BUILDDIR"));
+    o.driver_path = path;
+    cr_assert_eq(moert_context_create(&o, &context, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(moert_device_count(context), 2u);
+    return context;
+}
+
+/* A small MXFP8 layer on a simulated device. */
+static moert_layer_t *make_layer(moert_context_t *context, const char *device)
+{
+    enum { H = 64, I = 32, E = 2 };
+    struct moert_layer_config c;
+    struct moert_select_options o = {.size = sizeof(o), .backend = "sim.reference", .device = device};
+    struct moert_layer_weights w = {.size = sizeof(w), .count = E};
+    static uint8_t w13[E * 2 * I * H], s13[E * 2 * I * H / 32], w2[E * H * I], s2[E * H * I / 32];
+    uint64_t a[3] = {E, 2 * I, H}, b[3] = {E, 2 * I, H / 32}, d[3] = {E, H, I}, e[3] = {E, H, I / 32};
+    moert_decision_t *decision = NULL;
+    moert_layer_t *layer = NULL;
+
+    moert_layer_config_init(&c);
+    c.hidden_size = H;
+    c.intermediate_size = I;
+    c.num_experts = E;
+    c.top_k = 1;
+    c.dtype = MOERT_F32;
+    c.weight_scheme = MOERT_SCHEME_MXFP8;
+    cr_assert_eq(moert_layer_config_check(&c, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(moert_select(context, &c, &o, &decision, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(moert_layer_create(context, &c, decision, &layer, &err), MOERT_OK, "%s", err.text);
+    memset(w13, 0x30, sizeof(w13));
+    memset(w2, 0x30, sizeof(w2));
+    memset(s13, 122, sizeof(s13));
+    memset(s2, 122, sizeof(s2));
+    w.w13 = moert_tensor_host(w13, MOERT_F8_E4M3, 3, a);
+    w.w13_scale = moert_tensor_host(s13, MOERT_U8, 3, b);
+    w.w2 = moert_tensor_host(w2, MOERT_F8_E4M3, 3, d);
+    w.w2_scale = moert_tensor_host(s2, MOERT_U8, 3, e);
+    cr_assert_eq(moert_layer_set_weights(layer, &w, &err), MOERT_OK, "%s", err.text);
+    moert_decision_destroy(decision);
+    return layer;
+}
+
+enum { T = 3, HID = 64 };
+static float x_host[T * HID], y_host[T * HID];
+static int32_t ids_host[T] = {0, 1, 0};
+static float weights_host[T] = {1, 0.5f, 0.25f};
+
+static moert_status_t run_host(moert_layer_t *layer, moert_queue_t *queue)
+{
+    uint64_t x[2] = {T, HID}, k[2] = {T, 1};
+    struct moert_layer_args a = {.size = sizeof(a)};
+
+    for (int i = 0; i < T * HID; i++)
+        x_host[i] = (float)(i % 7) - 3;
+    memset(y_host, 0xFF, sizeof(y_host));
+    a.x = moert_tensor_host(x_host, MOERT_F32, 2, x);
+    a.ids = moert_tensor_host(ids_host, MOERT_I32, 2, k);
+    a.weights = moert_tensor_host(weights_host, MOERT_F32, 2, k);
+    a.output = moert_tensor_host(y_host, MOERT_F32, 2, x);
+    return moert_layer_run(layer, queue, &a, &err);
+}
+
+Test(sim, host_tensors_are_staged)
+{
+    moert_context_t *context = open_sim(NULL);
+    moert_layer_t *layer = make_layer(context, "sim:1");
+    moert_queue_t *queue;
+
+    cr_assert_eq(moert_layer_device(layer), 1u);
+    cr_assert_eq(moert_queue_create(context, 1, 0, &queue, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(run_host(layer, queue), MOERT_OK, "%s", err.text);
+    for (int i = 0; i < T * HID; i++)
+        cr_assert_eq(y_host[i], y_host[i], "element %d was not written", i);
+    moert_queue_destroy(queue);
+    moert_layer_destroy(layer);
+    moert_context_destroy(context);
+}
+
+Test(sim, device_memory_faults_under_the_host, .signal = SIGSEGV)
+{
+    moert_context_t *context = open_sim(NULL);
+    moert_buffer_t *buffer;
+    struct moert_memory_info info = {.size = sizeof(info)};
+
+    cr_assert_eq(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, 4096, 0, &buffer, &err), MOERT_OK);
+    cr_assert_eq(moert_buffer_info(buffer, &info, &err), MOERT_OK);
+    cr_assert_null(info.host);
+    *(volatile char *)(uintptr_t)info.native = 1; /* a native number is no address */
+}
+
+Test(sim, work_is_asynchronous_and_ordered)
+{
+    moert_context_t *context = open_sim("slow");
+    moert_buffer_t *buffer;
+    moert_queue_t *a, *b;
+    uint8_t bytes[64], back[64] = {0};
+    uint32_t done = 1;
+    uint64_t sequence;
+
+    memset(bytes, 7, sizeof(bytes));
+    cr_assert_eq(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, 64, 0, &buffer, &err), MOERT_OK);
+    cr_assert_eq(moert_queue_create(context, 0, 0, &a, &err), MOERT_OK);
+    cr_assert_eq(moert_queue_create(context, 0, 0, &b, &err), MOERT_OK);
+    cr_assert_eq(moert_copy_in(a, buffer, 0, bytes, 64, &err), MOERT_OK);
+    sequence = moert_queue_last(a);
+    cr_assert_eq(sequence, 1u);
+    cr_assert_eq(moert_queue_query(a, sequence, &done, &err), MOERT_OK);
+    cr_assert_eq(done, 0u, "20 ms of work cannot be done yet");
+    cr_assert_eq(moert_queue_wait(a, sequence, 1000, &done, &err), MOERT_OK);
+    cr_assert_eq(done, 0u, "1 us is not enough");
+    cr_assert_eq(moert_queue_wait_queue(b, a, sequence, &err), MOERT_OK);
+    cr_assert_eq(moert_copy_out(b, back, buffer, 0, 64, &err), MOERT_OK);
+    cr_assert_eq(moert_queue_wait(b, UINT64_MAX, UINT64_MAX, NULL, &err), MOERT_OK);
+    cr_assert_arr_eq(back, bytes, 64);
+    moert_queue_destroy(b);
+    moert_queue_destroy(a);
+    moert_buffer_free(buffer);
+    moert_context_destroy(context);
+}
+
+Test(sim, largest_buffer)
+{
+    moert_context_t *context = open_sim(NULL);
+    moert_buffer_t *buffer = NULL;
+
+    cr_assert_eq(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, (1u << 20) + 1, 0, &buffer, &err),
+                 MOERT_E_TOO_LARGE);
+    cr_assert(strstr(err.text, "1048576"), "%s", err.text);
+    cr_assert_null(buffer);
+    moert_context_destroy(context);
+}
+
+Test(sim, a_tensor_of_the_other_device_is_refused)
+{
+    moert_context_t *context = open_sim(NULL);
+    moert_layer_t *layer = make_layer(context, "sim:0");
+    moert_buffer_t *foreign;
+    moert_queue_t *queue;
+    uint64_t x[2] = {T, HID}, k[2] = {T, 1};
+    struct moert_layer_args a = {.size = sizeof(a)};
+
+    cr_assert_eq(moert_queue_create(context, 0, 0, &queue, &err), MOERT_OK);
+    cr_assert_eq(moert_buffer_alloc(context, 1, MOERT_MEMORY_DEVICE, sizeof(x_host), 0, &foreign, &err), MOERT_OK);
+    a.x = moert_tensor_device(foreign, 0, MOERT_F32, 2, x);
+    a.ids = moert_tensor_host(ids_host, MOERT_I32, 2, k);
+    a.weights = moert_tensor_host(weights_host, MOERT_F32, 2, k);
+    a.output = moert_tensor_host(y_host, MOERT_F32, 2, x);
+    cr_assert_eq(moert_layer_run(layer, queue, &a, &err), MOERT_E_USAGE);
+    cr_assert_str_eq(err.code, "device-mismatch");
+    cr_assert(strstr(err.text, "sim:1") && strstr(err.text, "sim:0"), "%s", err.text);
+    moert_buffer_free(foreign);
+    moert_queue_destroy(queue);
+    moert_layer_destroy(layer);
+    moert_context_destroy(context);
+}
+
+Test(sim, a_lost_device_keeps_its_first_error)
+{
+    moert_context_t *context = open_sim("lost:2");
+    moert_layer_t *layer = make_layer(context, "sim:0"), *other;
+    moert_queue_t *queue, *second;
+
+    cr_assert_eq(moert_queue_create(context, 0, 0, &queue, &err), MOERT_OK);
+    cr_assert_eq(run_host(layer, queue), MOERT_OK, "%s", err.text);
+    cr_assert_eq(run_host(layer, queue), MOERT_E_DEVICE);
+    cr_assert(strstr(err.text, "SIM_ERROR_ILLEGAL_ADDRESS"), "%s", err.text);
+    cr_assert_eq(run_host(layer, queue), MOERT_E_DEVICE, "the loss is sticky");
+    cr_assert(strstr(err.text, "SIM_ERROR_ILLEGAL_ADDRESS"), "the first error is kept: %s", err.text);
+    /* the other device still serves */
+    other = make_layer(context, "sim:1");
+    cr_assert_eq(moert_queue_create(context, 1, 0, &second, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(run_host(other, second), MOERT_OK, "%s", err.text);
+    moert_queue_destroy(second);
+    moert_layer_destroy(other);
+    moert_queue_destroy(queue);
+    moert_layer_destroy(layer);
+    moert_context_destroy(context);
+}
+
+Test(sim, out_of_memory_is_an_error_with_numbers)
+{
+    for (int n = 1; n < 8; n++) {
+        char fault[16];
+        moert_context_t *context;
+        moert_buffer_t *b[8] = {NULL};
+        moert_status_t status = MOERT_OK;
+        snprintf(fault, sizeof(fault), "alloc:%d", n);
+        context = open_sim(fault);
+        for (int i = 1; i <= n; i++) {
+            status = moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, 1000, 0, &b[i], &err);
+            cr_assert_eq(status, i == n ? MOERT_E_NOMEM : MOERT_OK);
+        }
+        cr_assert(strstr(err.text, "1000") && strstr(err.text, "free"), "%s", err.text);
+        for (int i = 1; i < n; i++)
+            moert_buffer_free(b[i]);
+        moert_context_destroy(context);
+    }
+}
+
+struct seen {
+    char step[8];
+    int failed, passed;
+};
+
+static void first_step(void *ctx, const struct moert_verify_result *r)
+{
+    struct seen *s = ctx;
+
+    s->failed += r->outcome == MOERT_VERIFY_FAILED;
+    s->passed += r->outcome == MOERT_VERIFY_PASSED;
+    if (r->outcome == MOERT_VERIFY_FAILED && r->step[0] && !s->step[0])
+        snprintf(s->step, sizeof(s->step), "%s", r->step);
+}
+
+Test(sim, verification_names_the_first_wrong_step)
+{
+    for (int step = 0; step <= 6; step++) {
+        struct moert_context_options o = {.size = sizeof(o),
+                                          .flags = MOERT_CONTEXT_F_NO_SELF_TEST | MOERT_CONTEXT_F_NO_MODULES};
+        struct moert_verify_options v = {.size = sizeof(v), .ops = MOERT_VERIFY_LAYER, .quick = 1};
+        struct seen seen = {{0}, 0, 0};
+        char fault[8], want[8];
+        moert_context_t *context;
+        uint32_t failed = 0;
+        snprintf(fault, sizeof(fault), "p%d", step);
+        snprintf(want, sizeof(want), "P%d", step);
+        context = open_sim(step ? fault : NULL);
+        cr_assert_eq(moert_context_create(&o, &v.reference, &err), MOERT_OK, "%s", err.text);
+        cr_assert_eq(moert_context_register(v.reference, &mcpu_driver, &err), MOERT_OK, "%s", err.text);
+        cr_assert_eq(moert_verify_backend(context, "sim.reference", "sim:0", &v, first_step, &seen, &failed, &err),
+                     MOERT_OK, "%s", err.text);
+        if (step) {
+            cr_expect(failed > 0, "fault p%d passed", step);
+            cr_expect_str_eq(seen.step, want, "fault p%d was named %s", step, seen.step);
+        } else {
+            cr_expect_eq(failed, 0u);
+            cr_expect(seen.passed > 5);
+        }
+        moert_context_destroy(v.reference);
+        moert_context_destroy(context);
+    }
+}
