@@ -11,6 +11,8 @@ TEST_EXTENSIONS = .sh
 SH_LOG_DRIVER = $(LOG_DRIVER)
 SH_LOG_COMPILER = $(SHELL)
 
+EXTRA_DIST += tests/minimum tests/readme.sh tests/run.sh
+
 TEST_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 TEST_CFLAGS = $(AM_CFLAGS) $(CRITERION_CFLAGS)
 TEST_LDADD = libmoert.la $(CRITERION_LIBS) -lm
@@ -20,3 +22,6 @@ include tests/loader/local.mk
 include tests/sim/local.mk
 include tests/cts/local.mk
 include tests/cli/local.mk
+
+# Data that tests read; vectors/ is listed by its manifest.
+EXTRA_DIST += tests/data/README.md tests/data/vectors

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/run.sh BUILD_DIR: every test of a configured and built tree, then the same tests under ASan and UBSan.
-# The last line is "N passed, N failed, N skipped". Exit 0 only when nothing failed, at least one test passed, no program
+# Between them the
+# commands of README.md. The last line is "N passed, N failed, N skipped". Exit 0 only when nothing failed, at least one test passed, no program
 # fell silent (tests/minimum lists how many results each must give) and no sanitizer wrote a report.
 # MOERT_TEST_SANITIZERS=no leaves the second pass out.
 set -u
@@ -66,6 +67,13 @@ run_pass() {
 }
 
 run_pass "$build" "plain build"
+
+# Every command of the README.
+echo "tests: the commands of README.md"
+sh "$top/tests/readme.sh" >"$build/readme.log" 2>&1
+passed=$((passed + $(grep -c '^ok ' "$build/readme.log")))
+failed=$((failed + $(grep -cE '^not ok |^Bail out' "$build/readme.log")))
+grep -E -A16 '^not ok|^Bail out' "$build/readme.log"
 
 if [ "${MOERT_TEST_SANITIZERS-yes}" != no ]; then
   san=$build-asan
