@@ -145,7 +145,7 @@ moert_status_t moert_trace_run(moert_layer_t *layer, moert_queue_t *queue, const
     lay_out(&t, d, what, t.block);
     args.output = matrix(t.output, c->dtype, c->flags & CASE_UNREDUCED ? rows : c->tokens, c->hidden);
     if (t.index)
-        args.index = matrix(t.index, MOERT_I32, c->tokens, c->top_k);
+        args.index = moert_tensor_host(t.index, MOERT_I32, 1, &rows);
     u = dumps(&t, d);
     if (what)
         args.dumps = &u;
