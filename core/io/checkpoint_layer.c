@@ -193,10 +193,10 @@ static moert_status_t find_checkpoint_experts(const moert_checkpoint_t *c, const
 static int find_single_prefix(const moert_checkpoint_t *c, struct moert_experts *x)
 {
     static const char *const marks[] = {"0.gate_proj.weight", "0.w1.weight", "0.up_proj.weight"};
-    const char *const forms[] = {"%s.", "%s.experts."};
+    static const char *const below[] = {".", ".experts."};
 
     for (size_t f = 0; f < 2 && c->layer.name[0]; f++) {
-        snprintf(x->prefix, sizeof(x->prefix), f ? forms[1] : forms[0], c->layer.name);
+        snprintf(x->prefix, sizeof(x->prefix), "%s%s", c->layer.name, below[f]);
         if (any_named(c, x->prefix, "0."))
             return 1;
     }
