@@ -174,7 +174,8 @@ moert_driver_state_t moert_loader_check_file(const char *path, char reason[MOERT
     moert_driver_state_t state;
     ElfW(Ehdr) header;
 
-    if (moert_file_map(path, 0, &file, &error)) {
+    /* Read, not mapped: a file that shrinks under a mapping would end the process by SIGBUS. */
+    if (moert_file_map(path, 1, &file, &error)) {
         struct stat st;
         if (!lstat(path, &st) && S_ISLNK(st.st_mode) && stat(path, &st))
             snprintf(reason, MOERT_REASON_MAX, "is a symbolic link to a file that is missing or not readable");

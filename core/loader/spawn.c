@@ -97,7 +97,7 @@ static moert_status_t start(char *const argv[], struct child *child, struct moer
  * the end of the stream. */
 static int drain(struct child *child)
 {
-    char scrap[1024] = {0};
+    char scrap[1024];
 
     for (;;) {
         size_t room = sizeof(child->text) - 1 - child->length;

@@ -12,17 +12,11 @@
 
 /* ---- adding ---- */
 
-/* Tables grow in large steps, so that in practice an array never moves under a reader either. */
-#define STEP 256u
-
-/* Room for one more pointer. */
+/* Room for one more pointer. Tables hold tens of entries, so they grow one by one. */
 static int grow(void *table, uint32_t count)
 {
-    void *grown;
+    void *grown = realloc(*(void **)table, ((size_t)count + 1) * sizeof(void *));
 
-    if (count % STEP)
-        return 0;
-    grown = realloc(*(void **)table, ((size_t)count + STEP) * sizeof(void *));
     if (!grown)
         return -1;
     *(void **)table = grown;

@@ -231,25 +231,28 @@ static void decide(struct moert_oracle_trail *trail)
     trail->class_crossed = !(MOERT_CLASSES_DEFAULT >> c->table->numeric_class & 1);
 }
 
-/* The right device and the wrong layer stood before the winner: that is worth a warning, not silence. */
+/* Right devices that refuse the layer before the winner: each is worth a warning, not silence. The record's fallback is
+ * the first of them. */
 static void find_fallback(struct moert_oracle_trail *trail)
 {
     const struct moert_layer_config *layer = &trail->question.layer;
 
     for (uint32_t i = 0; trail->candidates[i] != trail->winner; i++) {
         const struct moert_oracle_candidate *c = trail->candidates[i];
-        const char *warning;
+        const char *reason, *warning;
 
         if (c->verdict != MOERT_CANDIDATE_REFUSED || !moert_oracle_applicable(c))
             continue;
-        trail->fallback_from = c;
-        trail->fallback_reason = moert_oracle_fails_text(&trail->arena, c);
+        reason = moert_oracle_fails_text(&trail->arena, c);
+        if (!trail->fallback_from) {
+            trail->fallback_from = c;
+            trail->fallback_reason = reason;
+        }
         warning = moert_arena_format(&trail->arena, "layer %s#%d, rank 0: %s cannot serve (%s); %s (%s) is used",
-                                     layer->name, layer->index, c->id, trail->fallback_reason, trail->winner->id,
+                                     layer->name, layer->index, c->id, reason, trail->winner->id,
                                      moert_class_name(trail->winner->table->numeric_class));
         moert_oracle_warn(trail, warning);
         moert_log(&trail->context->logger, MOERT_LOG_WARN, "%s", warning);
-        return;
     }
 }
 

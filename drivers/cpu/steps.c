@@ -158,11 +158,8 @@ static moert_status_t activation(moert_drv_queue *queue, const struct moert_laye
     status = dense(c1, "c1", MCPU_DTYPE(c2->dtype) & MCPU_FLOATS, 2, in, 0, &from, err);
     if (!status)
         status = dense(c2, "c2", MCPU_FLOATS, 2, out, 1, &to, err);
-    if (!status) {
-        mcpu_fpu_state saved = mcpu_fpu_default();
+    if (!status)
         status = moert_activation_apply(&params, layer->w13_order, from, to, c2->dtype, out[0], out[1], err);
-        mcpu_fpu_restore(saved);
-    }
     return done(queue, status);
 }
 

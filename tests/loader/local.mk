@@ -1,6 +1,6 @@
 # The loader against modules that are bad in each way. Hidden functions are tested, so the programs hold the loader itself.
 TESTS += tests/loader/needed.sh
-EXTRA_DIST += tests/loader/needed.sh tests/loader/util.h
+EXTRA_DIST += tests/loader/needed.sh
 
 # -rpath makes libtool build shared objects of what is never installed.
 LOADER_TEST_MODULE = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
@@ -30,6 +30,7 @@ LOADER_TESTS = tests/loader/test_modules tests/loader/test_context tests/loader/
 	tests/loader/test_null
 check_PROGRAMS += $(LOADER_TESTS)
 TESTS += $(LOADER_TESTS)
+EXTRA_DIST += tests/loader/util.h
 tests_loader_test_modules_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_loader_test_modules_CFLAGS = $(TEST_CFLAGS) -pthread
 tests_loader_test_modules_LDADD = libmoert-loader-test.la $(CRITERION_LIBS)

@@ -40,18 +40,14 @@ static inline void rig_log(void *ctx, moert_log_level_t level, const char *messa
     (void)message;
 }
 
-/* This host has 4 GiB: larger wishes meet its end, whatever the machine (or a sanitizer) would make of them. */
 static inline void *rig_host_alloc(void *ctx, uint64_t bytes, uint64_t alignment)
 {
     struct rig *rig = ctx;
     void *p = NULL;
 
     rig->allocations++;
-    if (bytes > UINT64_C(1) << 32)
-        return NULL;
-    if (posix_memalign(&p, alignment < sizeof(void *) ? sizeof(void *) : (size_t)alignment, (size_t)bytes))
-        return NULL;
-    return p;
+    return posix_memalign(&p, alignment < sizeof(void *) ? sizeof(void *) : (size_t)alignment, (size_t)bytes) ? NULL
+                                                                                                              : p;
 }
 
 static inline void rig_host_free(void *ctx, void *pointer)

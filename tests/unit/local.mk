@@ -20,22 +20,21 @@ tests_unit_test_safetensors_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_safetensors_LDADD = $(TEST_LDADD)
 endif
 
-# The CPU driver through its ABI, linked statically; only the reader of test data needs libmoert.
+# The CPU driver through its ABI, linked statically.
 if HAVE_CRITERION
 if DRIVER_CPU
-check_PROGRAMS += tests/unit/test_cpu_contract tests/unit/test_cpu_reference tests/unit/test_cpu_vectors
-TESTS += tests/unit/test_cpu_contract tests/unit/test_cpu_reference tests/unit/test_cpu_vectors
-tests_unit_test_cpu_contract_SOURCES = tests/unit/test_cpu_contract.c tests/unit/cpu_rig.h tests/unit/cpu_layers.h
-tests_unit_test_cpu_contract_CPPFLAGS = $(TEST_CPPFLAGS)
-tests_unit_test_cpu_contract_CFLAGS = $(TEST_CFLAGS)
-tests_unit_test_cpu_contract_LDADD = libmoert-cpu.la $(CRITERION_LIBS) $(OPENMP_CFLAGS) -lm
-tests_unit_test_cpu_reference_SOURCES = tests/unit/test_cpu_reference.c tests/unit/cpu_rig.h tests/unit/cpu_layers.h
-tests_unit_test_cpu_reference_CPPFLAGS = $(TEST_CPPFLAGS)
-tests_unit_test_cpu_reference_CFLAGS = $(TEST_CFLAGS)
-tests_unit_test_cpu_reference_LDADD = libmoert-cpu.la $(CRITERION_LIBS) $(OPENMP_CFLAGS) -lm
+check_PROGRAMS += tests/unit/test_cpu_vectors tests/unit/test_cpu_reference
+TESTS += tests/unit/test_cpu_vectors tests/unit/test_cpu_reference
 tests_unit_test_cpu_vectors_SOURCES = tests/unit/test_cpu_vectors.c tests/unit/cpu_rig.h
 tests_unit_test_cpu_vectors_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_cpu_vectors_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_cpu_vectors_LDADD = libmoert-cpu.la $(TEST_LDADD) $(OPENMP_CFLAGS)
+tests_unit_test_cpu_reference_SOURCES = tests/unit/test_cpu_reference.c tests/unit/cpu_rig.h
+tests_unit_test_cpu_reference_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_cpu_reference_CFLAGS = $(TEST_CFLAGS)
+# Without libmoert: the driver needs nothing of it.
+tests_unit_test_cpu_reference_LDADD = libmoert-cpu.la $(CRITERION_LIBS) $(OPENMP_CFLAGS) -lm
 endif
 endif
+
+include tests/unit/oracle.mk

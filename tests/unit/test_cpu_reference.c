@@ -1,15 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/unit/test_cpu_reference.c: values of cpu.reference: the hand example and activation values of layer.md, the
- * layer cases of routing.md 6, bias, shared expert and unreduced rows, the rounding points of layer.md 3. */
+ * tests/unit/test_cpu_reference.c: cpu.reference through the driver ABI: the hand example and activation values of
+ * layer.md, the layer cases of routing.md 6, the guarantees of layer.md 8, the rounding points of layer.md 3. */
 #include "config.h"
 
-#include "tests/unit/cpu_layers.h"
+#include "tests/unit/cpu_rig.h"
 
 #include <math.h>
 #include <moert/lutb.h>
 #include <moert/mxfp8.h>
+#include <unistd.h>
+#include <sys/wait.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+/* ---- small layers ---- */
+
+static struct rig rig;
+
+static void setup(void)
+{
+    rig_open(&rig, "0");
+}
+
+static void teardown(void)
+{
+    rig_close(&rig);
+}
 
 TestSuite(cpu_reference, .init = setup, .fini = teardown);
+
+static moert_dtype_t plain_dtype(moert_scheme_t scheme)
+{
+    return scheme == MOERT_SCHEME_F32 ? MOERT_F32 : scheme == MOERT_SCHEME_F16 ? MOERT_F16 : MOERT_BF16;
+}
+
+static int rows13(const struct moert_layer_config *c)
+{
+    return (int)c->intermediate_size * (moert_activation_is_gated(c->activation) ? 2 : 1);
+}
+
+/* Views of dense weights of all experts of a plain scheme. */
+static struct moert_expert_weights plain_weights(const struct moert_layer_config *c, const void *w13, const void *w2)
+{
+    struct moert_expert_weights w = {.size = sizeof(w), .count = c->num_local_experts};
+    int e = (int)c->num_local_experts, h = (int)c->hidden_size;
+
+    w.w13 = rig_tensor(&rig, w13, plain_dtype(c->weight_scheme), 3, e, rows13(c), h);
+    w.w2 = rig_tensor(&rig, w2, plain_dtype(c->weight_scheme), 3, e, h, (int)c->intermediate_size);
+    return w;
+}
+
+static moert_drv_layer *plain_layer(const struct moert_layer_config *c, const void *w13, const void *w2)
+{
+    moert_drv_layer *layer = rig_layer(&rig, c);
+    struct moert_expert_weights w = plain_weights(c, w13, w2);
+
+    RIG_OK(&rig, rig.backend->ops->prepare(layer, &w, &rig.err));
+    return layer;
+}
+
+static struct moert_run_args arguments(const struct moert_layer_config *c, int tokens, const void *x,
+                                       const int32_t *ids, const float *weights, const int32_t *map, void *out)
+{
+    struct moert_run_args a = {.size = sizeof(a), .tokens = (uint64_t)tokens, .output_scale = 1};
+    int k = (int)(c->top_k + c->num_fused_shared), h = (int)c->hidden_size;
+
+    a.x = rig_tensor(&rig, x, c->dtype, 2, tokens, h);
+    a.ids = rig_tensor(&rig, ids, MOERT_I32, 2, tokens, k);
+    a.weights = rig_tensor(&rig, weights, MOERT_F32, 2, tokens, k);
+    if (map)
+        a.expert_map = rig_tensor(&rig, map, MOERT_I32, 1, (int)(c->num_experts + c->num_fused_shared));
+    a.output = rig_tensor(&rig, out, c->dtype, 2, tokens, h);
+    return a;
+}
 
 /* Experts of one number each, H = I = 1, f32: f_e(1) = value[e] (relu2 of 1 is 1). */
 static struct moert_layer_config number_config(uint32_t ids, uint32_t local, uint32_t k)
@@ -86,80 +151,6 @@ Test(cpu_reference, hand_example)
         cr_assert_eq(out[i], 0x3f40);
     }
     rig.backend->ops->release(layer);
-}
-
-/* The same numbers in every pair of schemes and every d: H = I = 64, gate rows 2^-6, up rows 2^-5, w2 2^-6, so that c1
- * is 1 | 2 and the result rd(c2' * 0.5), c2' = Q(c2) = 1.5 or c2 = rd(1.46211716) itself. */
-static void fill_constant(moert_scheme_t scheme, uint8_t *matrix, uint8_t *scales, size_t elements, int exponent)
-{
-    switch (scheme) {
-    case MOERT_SCHEME_LUT_B:
-        memset(matrix, 0, elements / 8 * 3);
-        memset(scales, 0x38 + 8 * exponent, elements / 64); /* E4M3 of 2^exponent */
-        return;
-    case MOERT_SCHEME_MXFP8:
-        memset(matrix, 0x38, elements);
-        memset(scales, 127 + exponent, elements / 32);
-        return;
-    default:
-        for (size_t i = 0; i < elements; i++)
-            moert_store(matrix, plain_dtype(scheme), i, ldexp(1, exponent));
-    }
-}
-
-static moert_drv_layer *constant_layer(const struct moert_layer_config *c)
-{
-    struct moert_expert_weights w = {.size = sizeof(w), .count = 1};
-    uint8_t *w13 = rig_memory(&rig, 128 * 64 * 4, 0), *s13 = rig_memory(&rig, 128 * 2, 0);
-    uint8_t *w2 = rig_memory(&rig, 64 * 64 * 4, 0), *s2 = rig_memory(&rig, 64 * 2, 0);
-    size_t half = c->weight_scheme == MOERT_SCHEME_LUT_B ? 64 * 64 / 8 * 3 : 64 * 64;
-    moert_drv_layer *layer = rig_layer(&rig, c);
-
-    if (c->weight_scheme != MOERT_SCHEME_LUT_B && c->weight_scheme != MOERT_SCHEME_MXFP8) {
-        half *= moert_dtype_size(plain_dtype(c->weight_scheme));
-        w = plain_weights(c, w13, w2);
-    } else if (c->weight_scheme == MOERT_SCHEME_MXFP8) {
-        w.w13 = rig_tensor(&rig, w13, MOERT_F8_E4M3, 3, 1, 128, 64);
-        w.w13_scale = rig_tensor(&rig, s13, MOERT_U8, 3, 1, 128, 2);
-        w.w2 = rig_tensor(&rig, w2, MOERT_F8_E4M3, 3, 1, 64, 64);
-        w.w2_scale = rig_tensor(&rig, s2, MOERT_U8, 3, 1, 64, 2);
-    } else {
-        w.w13 = rig_tensor(&rig, w13, MOERT_U8, 4, 1, 16, 1, 192);
-        w.w13_scale = rig_tensor(&rig, s13, MOERT_F8_E4M3, 4, 1, 16, 1, 8);
-        w.w2 = rig_tensor(&rig, w2, MOERT_U8, 4, 1, 8, 1, 192);
-        w.w2_scale = rig_tensor(&rig, s2, MOERT_F8_E4M3, 4, 1, 8, 1, 8);
-    }
-    fill_constant(c->weight_scheme, w13, s13, 64 * 64, -6);
-    fill_constant(c->weight_scheme, w13 + half, s13 + (c->weight_scheme == MOERT_SCHEME_LUT_B ? 64 : 128), 64 * 64, -5);
-    fill_constant(c->weight_scheme, w2, s2, 64 * 64, -6);
-    RIG_OK(&rig, rig.backend->ops->prepare(layer, &w, &rig.err));
-    return layer;
-}
-
-Test(cpu_reference, every_scheme_and_dtype)
-{
-    static const moert_dtype_t dtypes[] = {MOERT_BF16, MOERT_F16, MOERT_F32};
-    static const double plain[] = {1.4609375, 1.4619140625, 1.46211719512939453125}; /* rd(1.46211716) */
-
-    for (int i = 0; i < 3; i++)
-        for (uint32_t weights = MOERT_SCHEME_BF16; weights < MOERT_SCHEME_COUNT; weights++)
-            for (int q = 0; q < 2; q++) {
-                struct moert_layer_config c =
-                    rig_config(64, 64, 1, 1, dtypes[i], weights, q ? MOERT_SCHEME_MXFP8 : MOERT_SCHEME_NONE);
-                moert_drv_layer *layer = constant_layer(&c);
-                uint32_t x[64], out[64];
-                int32_t id = 0;
-                float weight = 0.5f;
-                struct moert_run_args a;
-                for (uint64_t k = 0; k < 64; k++)
-                    moert_store(x, dtypes[i], k, 1);
-                a = arguments(&c, 1, x, &id, &weight, NULL, out);
-                RIG_OK(&rig, rig_run(&rig, layer, &c, &a));
-                for (uint64_t k = 0; k < 64; k++)
-                    cr_assert_eq(moert_load(out, dtypes[i], k), q ? 0.75 : plain[i] / 2, "%s, weights %u, q %d: %.9g",
-                                 moert_dtype_name(dtypes[i]), weights, q, moert_load(out, dtypes[i], k));
-                rig.backend->ops->release(layer);
-            }
 }
 
 /* ---- layer.md 2: activations through a full layer, C34..C37 ---- */
@@ -540,6 +531,561 @@ Test(cpu_reference, hook_index)
             cr_assert_eq(index[s], expected[v][s]);
         rig.backend->ops->release(layer);
     }
+}
+
+/* ---- layers of random weights ---- */
+
+static uint64_t rng_state = 1;
+
+static uint32_t rng(void)
+{
+    rng_state ^= rng_state << 13;
+    rng_state ^= rng_state >> 7;
+    rng_state ^= rng_state << 17;
+    return (uint32_t)(rng_state >> 16);
+}
+
+static float rng_normal(void)
+{
+    double s = 0;
+
+    for (int i = 0; i < 12; i++)
+        s += rng() / 4294967296.0;
+    return (float)(s - 6);
+}
+
+/* lut-b weights: random indices, sorted codebooks of magnitudes around 0.04. */
+struct lutb {
+    struct moert_layer_config c;
+    uint8_t *p13, *b13, *p2, *b2;
+    moert_drv_layer *layer;
+    struct moert_expert_weights w;
+};
+
+static void fill_lutb(uint8_t *packed, uint8_t *codebook, size_t tiles)
+{
+    static const uint8_t levels[8] = {0x9c, 0x94, 0x8e, 0x86, 0x05, 0x0d, 0x15, 0x1b};
+
+    for (size_t i = 0; i < tiles * 192; i++)
+        packed[i] = (uint8_t)rng();
+    for (size_t i = 0; i < tiles * 8; i++)
+        codebook[i] = (uint8_t)(levels[i % 8] + rng() % 2);
+}
+
+static struct lutb make_lutb(int h, int i, int e, int k, moert_dtype_t d)
+{
+    struct lutb l = {
+        .c = rig_config((uint64_t)h, (uint64_t)i, (uint32_t)e, (uint32_t)k, d, MOERT_SCHEME_LUT_B, MOERT_SCHEME_MXFP8)};
+    size_t t13 = (size_t)(e * 2 * i / 8 * (h / 64)), t2 = (size_t)(e * h / 8 * (i / 64));
+
+    rng_state = 20240817;
+    l.p13 = rig_memory(&rig, t13 * 192, 0);
+    l.b13 = rig_memory(&rig, t13 * 8, 0);
+    l.p2 = rig_memory(&rig, t2 * 192, 0);
+    l.b2 = rig_memory(&rig, t2 * 8, 0);
+    fill_lutb(l.p13, l.b13, t13);
+    fill_lutb(l.p2, l.b2, t2);
+    l.w = (struct moert_expert_weights){.size = sizeof(l.w), .count = (uint32_t)e};
+    l.w.w13 = rig_tensor(&rig, l.p13, MOERT_U8, 4, e, 2 * i / 8, h / 64, 192);
+    l.w.w13_scale = rig_tensor(&rig, l.b13, MOERT_F8_E4M3, 4, e, 2 * i / 8, h / 64, 8);
+    l.w.w2 = rig_tensor(&rig, l.p2, MOERT_U8, 4, e, h / 8, i / 64, 192);
+    l.w.w2_scale = rig_tensor(&rig, l.b2, MOERT_F8_E4M3, 4, e, h / 8, i / 64, 8);
+    l.layer = rig_layer(&rig, &l.c);
+    return l;
+}
+
+struct batch {
+    int tokens;
+    uint16_t *x; /* bf16 */
+    int32_t *ids;
+    float *weights;
+    uint16_t *out;
+};
+
+static struct batch make_batch(const struct lutb *l, int tokens)
+{
+    size_t n = (size_t)tokens * l->c.hidden_size, r = (size_t)tokens * l->c.top_k;
+    struct batch b = {.tokens = tokens};
+
+    b.x = rig_memory(&rig, n * 2, 0);
+    b.out = rig_memory(&rig, n * 2, 0xff);
+    b.ids = rig_memory(&rig, r * 4, 0);
+    b.weights = rig_memory(&rig, r * 4, 0);
+    for (size_t i = 0; i < n; i++)
+        b.x[i] = moert_bf16_from_float(rng_normal());
+    for (size_t i = 0; i < r; i++) {
+        b.ids[i] = (int32_t)(rng() % l->c.num_experts);
+        b.weights[i] = (float)(rng() % 1000 + 1) / 2000;
+    }
+    return b;
+}
+
+static void run_batch(const struct lutb *l, struct batch *b)
+{
+    struct moert_run_args a = arguments(&l->c, b->tokens, b->x, b->ids, b->weights, NULL, b->out);
+
+    RIG_OK(&rig, rig_run(&rig, l->layer, &l->c, &a));
+}
+
+/* Same bits for 1, 2, 3 threads; for each token alone and in the batch; for the second run; inputs untouched. */
+Test(cpu_reference, deterministic)
+{
+    static const char *const counts[] = {"1", "2", "3"};
+    static uint16_t first[130 * 128], x[130 * 128];
+    size_t bytes = sizeof(first);
+
+    for (int i = 0; i < 3; i++) {
+        struct lutb l;
+        struct batch b;
+        rig_close(&rig);
+        rig_open(&rig, counts[i]);
+        l = make_lutb(128, 64, 8, 3, MOERT_BF16);
+        b = make_batch(&l, 130);
+        RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+        memcpy(x, b.x, bytes);
+        run_batch(&l, &b);
+        cr_assert_arr_eq(b.x, x, bytes);
+        if (!i)
+            memcpy(first, b.out, bytes);
+        cr_assert_arr_eq(first, b.out, bytes, "%s threads", counts[i]);
+        b.out = rig_memory(&rig, bytes, 0xff);
+        run_batch(&l, &b);
+        cr_assert_arr_eq(first, b.out, bytes, "second run, %s threads", counts[i]);
+        for (int t = 0; t < 130; t += 43) {
+            struct batch one = {1, b.x + t * 128, b.ids + t * 3, b.weights + t * 3, rig_memory(&rig, 256, 0xff)};
+            run_batch(&l, &one);
+            cr_assert_arr_eq(first + t * 128, one.out, 256, "token %d alone", t);
+        }
+        rig.backend->ops->release(l.layer);
+    }
+}
+
+/* x as codes and scales gives the bytes that x as values gives; a NaN code poisons its row. */
+Test(cpu_reference, mxfp8_input)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 9);
+    uint8_t *codes = rig_memory(&rig, 9 * 128, 0), *scales = rig_memory(&rig, 9 * 4, 0);
+    uint16_t *expected = b.out, *out;
+    struct moert_counters n = {.size = sizeof(n)};
+    struct moert_run_args a;
+
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    run_batch(&l, &b);
+    RIG_OK(&rig, moert_mxfp8_quantize(b.x, MOERT_BF16, 9, 128, 0, NULL, codes, scales, NULL, &rig.err));
+    out = rig_memory(&rig, 9 * 256, 0xff);
+    a = arguments(&l.c, 9, b.x, b.ids, b.weights, NULL, out);
+    a.x = rig_tensor(&rig, codes, MOERT_F8_E4M3, 2, 9, 128);
+    a.x_scale = rig_tensor(&rig, scales, MOERT_U8, 2, 9, 4);
+    RIG_OK(&rig, rig_run(&rig, l.layer, &l.c, &a));
+    cr_assert_arr_eq(expected, out, 9 * 256);
+    codes[3 * 128 + 70] = 0x7f;
+    RIG_OK(&rig, rig_run(&rig, l.layer, &l.c, &a));
+    for (uint64_t i = 0; i < 9 * 128; i++)
+        cr_assert_eq(isnan(rig_value(out, MOERT_BF16, i)) != 0, i / 128 == 3, "element %d", (int)i);
+    RIG_OK(&rig, rig.backend->ops->counters(l.layer, &n, &rig.err));
+    cr_assert_eq(n.poisoned_blocks, 1 + 2 * 2, "one block of x, two of each of two slots; got %d",
+                 (int)n.poisoned_blocks);
+    rig.backend->ops->release(l.layer);
+}
+
+/* Any strides and any offset of the tensors; here also unaligned ones. */
+Test(cpu_reference, strides_and_offsets)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 7);
+    uint8_t *x = rig_memory(&rig, 1 + 7 * 300 * 2, 0xff), *out = rig_memory(&rig, 3 + 7 * 200 * 2, 0x55);
+    uint8_t *ids = rig_memory(&rig, 1 + 7 * 4 * 4, 0x11);
+    struct moert_run_args a;
+
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    run_batch(&l, &b);
+    for (int t = 0; t < 7; t++) {
+        for (int h = 0; h < 128; h++)
+            memcpy(x + 1 + (t * 300 + 2 * h) * 2, &b.x[t * 128 + h], 2);
+        for (int j = 0; j < 2; j++)
+            memcpy(ids + 1 + (j * 7 + t) * 4, &b.ids[t * 2 + j], 4);
+    }
+    a = arguments(&l.c, 7, b.x, b.ids, b.weights, NULL, b.out);
+    a.x.buffer = rig_buffer(&rig, x, 1 + 7 * 300 * 2);
+    a.x.offset = 1;
+    a.x.strides[0] = 300;
+    a.x.strides[1] = 2;
+    a.ids.buffer = rig_buffer(&rig, ids, 1 + 7 * 4 * 4);
+    a.ids.offset = 1;
+    a.ids.strides[0] = 1;
+    a.ids.strides[1] = 7;
+    a.output.buffer = rig_buffer(&rig, out, 3 + 7 * 200 * 2);
+    a.output.offset = 3;
+    a.output.strides[0] = 200;
+    RIG_OK(&rig, rig_run(&rig, l.layer, &l.c, &a));
+    for (int t = 0; t < 7; t++) {
+        cr_assert_arr_eq(out + 3 + t * 400, b.out + t * 128, 256, "token %d", t);
+        for (int i = 256; i < 400; i++)
+            cr_assert_eq(out[3 + t * 400 + i], 0x55, "between rows");
+    }
+    a.output.strides[0] = 64;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_SHAPE, "strides");
+    a.output.strides[0] = 250;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_VALUE, "range");
+    rig.backend->ops->release(l.layer);
+}
+
+/* A caller's rounding mode and flush-to-zero change nothing and are given back. */
+Test(cpu_reference, floating_point_state)
+{
+#if defined(__x86_64__)
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 5);
+    uint16_t *expected = b.out;
+    unsigned int saved = _mm_getcsr(), changed = 0x1f80 | 0x8040 | 0x6000; /* FTZ, DAZ, toward zero */
+
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    for (int i = 0; i < 5 * 128; i++) /* blocks of values that a flush would clear */
+        b.x[i] = (uint16_t)(i % 3 ? 0x0001 + i : b.x[i]);
+    run_batch(&l, &b);
+    b.out = rig_memory(&rig, 5 * 256, 0xff);
+    _mm_setcsr(changed);
+    run_batch(&l, &b);
+    cr_assert_eq(_mm_getcsr() & 0xffc0u, changed);
+    _mm_setcsr(saved);
+    cr_assert_arr_eq(expected, b.out, 5 * 256);
+    rig.backend->ops->release(l.layer);
+#else
+    cr_skip("only x86-64 has MXCSR");
+#endif
+}
+
+/* A forked child works, on one thread, with the same bits. */
+Test(cpu_reference, forked_child)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 5);
+    uint16_t expected[5 * 128];
+    int status = -1;
+    pid_t pid;
+
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    run_batch(&l, &b);
+    memcpy(expected, b.out, sizeof(expected));
+    pid = fork();
+    if (!pid) {
+        struct moert_workspace want = {.size = sizeof(want)};
+        struct moert_run_args a = arguments(&l.c, 5, b.x, b.ids, b.weights, NULL, b.out);
+        memset(b.out, 0, sizeof(expected));
+        if (rig.backend->ops->workspace(rig.backend, &rig.desc, &l.c, 5, &want, NULL))
+            _exit(2);
+        a.workspace = rig_buffer(&rig, aligned_alloc(256, (size_t)(want.bytes + 255) / 256 * 256), want.bytes);
+        a.workspace_bytes = want.bytes;
+        if (rig.backend->ops->run(l.layer, rig.queue, &a, NULL))
+            _exit(3);
+        _exit(memcmp(b.out, expected, sizeof(expected)) ? 4 : 0);
+    }
+    cr_assert_gt(pid, 0);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status) && !WEXITSTATUS(status), "child gave status %x", (unsigned)status);
+    rig.backend->ops->release(l.layer);
+}
+
+/* ---- preparing, updating, export and import ---- */
+
+static struct moert_expert_weights range(const struct lutb *l, uint32_t first, uint32_t count)
+{
+    struct moert_expert_weights w = l->w;
+    struct moert_drv_tensor *const all[] = {&w.w13, &w.w13_scale, &w.w2, &w.w2_scale};
+
+    for (int i = 0; i < 4; i++) {
+        all[i]->offset += (uint64_t)first * (uint64_t)all[i]->strides[0];
+        all[i]->shape[0] = count;
+    }
+    w.first = first;
+    w.count = count;
+    return w;
+}
+
+Test(cpu_reference, ranges_each_once)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 3);
+    uint16_t *expected = b.out;
+    struct moert_run_args a = arguments(&l.c, 3, b.x, b.ids, b.weights, NULL, b.out);
+    struct moert_expert_weights w = range(&l, 3, 1);
+    moert_drv_layer *other = l.layer;
+
+    RIG_OK(&rig, rig.backend->ops->prepare(other, &w, &rig.err));
+    w = range(&l, 2, 2);
+    RIG_FAILS(&rig, rig.backend->ops->prepare(other, &w, &rig.err), MOERT_E_USAGE, "state");
+    RIG_FAILS(&rig, rig_run(&rig, other, &l.c, &a), MOERT_E_USAGE, "state");
+    w = range(&l, 0, 3); /* expert 2 was not taken by the refused range */
+    RIG_OK(&rig, rig.backend->ops->prepare(other, &w, &rig.err));
+    RIG_OK(&rig, rig_run(&rig, other, &l.c, &a));
+    w = range(&l, 4, 1);
+    RIG_FAILS(&rig, rig.backend->ops->prepare(other, &w, &rig.err), MOERT_E_SHAPE, "experts");
+    l.layer = rig_layer(&rig, &l.c);
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    b.out = rig_memory(&rig, 3 * 256, 0xff);
+    run_batch(&l, &b);
+    cr_assert_arr_eq(expected, b.out, 3 * 256);
+    rig.backend->ops->release(l.layer);
+    rig.backend->ops->release(other);
+}
+
+Test(cpu_reference, nan_codebook_is_refused)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    uint64_t tiles = 64 * 2 / 8 * 2;
+    uint8_t *entry = l.b13 + (2 * tiles + 5) * 8 + 3, saved = *entry;
+    struct batch b = make_batch(&l, 3);
+    struct moert_expert_weights w;
+
+    *entry = 0xff;
+    RIG_FAILS(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err), MOERT_E_VALUE, rig.err.code);
+    cr_assert(strstr(rig.err.text, "expert 2, w13_codebook") && strstr(rig.err.text, "5") && strstr(rig.err.text, "3"),
+              "%s", rig.err.text);
+    *entry = saved;
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    run_batch(&l, &b);
+    /* A refused update leaves the live expert as it was; a good one replaces it. */
+    *entry = 0x7f;
+    w = range(&l, 2, 1);
+    RIG_FAILS(&rig, rig.backend->ops->update(l.layer, rig.queue, &w, &rig.err), MOERT_E_VALUE, rig.err.code);
+    {
+        uint16_t *before = b.out;
+        int differs = 0;
+        b.out = rig_memory(&rig, 3 * 256, 0xff);
+        run_batch(&l, &b);
+        cr_assert_arr_eq(before, b.out, 3 * 256);
+        for (int e = 0; e < 4; e++) {
+            w = range(&l, (uint32_t)((e + 1) % 4), 1);
+            w.first = (uint32_t)e;
+            *entry = saved;
+            RIG_OK(&rig, rig.backend->ops->update(l.layer, rig.queue, &w, &rig.err));
+        }
+        for (int i = 0; i < 6; i++)
+            b.ids[i] = (b.ids[i] + 3) % 4; /* expert e now holds the weights of e + 1 */
+        b.out = rig_memory(&rig, 3 * 256, 0xff);
+        run_batch(&l, &b);
+        differs = memcmp(before, b.out, 3 * 256) != 0;
+        cr_assert_not(differs, "updated experts at moved ids give the same rows");
+    }
+    rig.backend->ops->release(l.layer);
+}
+
+Test(cpu_reference, export_import)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 3);
+    struct moert_layout layout = {.size = sizeof(layout)}, wrong;
+    moert_drv_layer *copy = rig_layer(&rig, &l.c);
+    uint16_t *expected = b.out;
+    uint8_t *bytes;
+
+    RIG_OK(&rig, rig.backend->ops->layout(rig.backend, &rig.desc, &l.c, &layout, &rig.err));
+    cr_assert_str_eq(layout.tag, "cpu.canonical.lut-b");
+    cr_assert_eq(layout.version, 1);
+    cr_assert_eq(layout.bytes, (uint64_t)4 * (3 * 64 * 128 * 25 / 64)); /* 3.125 bits; all parts are multiples of 64 */
+    bytes = rig_memory(&rig, layout.bytes, 0);
+    RIG_FAILS(&rig, rig.backend->ops->export_weights(l.layer, 0, 1, bytes, &rig.err), MOERT_E_USAGE, "state");
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    run_batch(&l, &b);
+    for (uint64_t at = 0; at < layout.bytes; at += 1000) {
+        uint64_t n = layout.bytes - at < 1000 ? layout.bytes - at : 1000;
+        RIG_OK(&rig, rig.backend->ops->export_weights(l.layer, at, n, bytes + at, &rig.err));
+        RIG_OK(&rig, rig.backend->ops->import_weights(copy, &layout, at, n, bytes + at, &rig.err));
+    }
+    RIG_FAILS(&rig, rig.backend->ops->export_weights(l.layer, layout.bytes, 1, bytes, &rig.err), MOERT_E_VALUE,
+              "range");
+    RIG_FAILS(&rig, rig.backend->ops->import_weights(copy, &layout, 0, 1, bytes, &rig.err), MOERT_E_USAGE, "state");
+    wrong = layout;
+    wrong.version = 2;
+    RIG_FAILS(&rig, rig.backend->ops->import_weights(copy, &wrong, 0, 1, bytes, &rig.err), MOERT_E_VALUE, "layout");
+    rig.backend->ops->release(l.layer);
+    l.layer = copy;
+    b.out = rig_memory(&rig, 3 * 256, 0xff);
+    run_batch(&l, &b);
+    cr_assert_arr_eq(expected, b.out, 3 * 256);
+    rig.backend->ops->release(copy);
+}
+
+/* ---- wrong calls ---- */
+
+Test(cpu_reference, wrong_arguments)
+{
+    struct lutb l = make_lutb(128, 64, 4, 2, MOERT_BF16);
+    struct batch b = make_batch(&l, 3);
+    struct moert_run_args good = arguments(&l.c, 3, b.x, b.ids, b.weights, NULL, b.out), a;
+
+    RIG_OK(&rig, rig.backend->ops->prepare(l.layer, &l.w, &rig.err));
+    a = good;
+    a.flags = 1u << 7;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_USAGE, "flag");
+    a = good;
+    a.x.dtype = MOERT_F16;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_DTYPE, "x-dtype");
+    a = good;
+    a.ids.shape[1] = 8;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_SHAPE, "ids-shape");
+    a = good;
+    a.weights.dtype = MOERT_BF16;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_DTYPE, "weights-dtype");
+    cr_assert_str_eq(rig.err.text, "topk_weights is BF16, expected F32");
+    a = good;
+    a.output.offset = 2;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_VALUE, "range");
+    a = good;
+    a.x.offset = UINT64_MAX - 1;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_VALUE, "range");
+    a = good;
+    a.x.strides[0] = INT64_MIN;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_VALUE, "range");
+    a = good;
+    a.logits = a.weights;
+    RIG_FAILS(&rig, rig_run(&rig, l.layer, &l.c, &a), MOERT_E_USAGE, "flag");
+    a = good;
+    a.workspace = rig_buffer(&rig, b.x, 256);
+    a.workspace_bytes = 256;
+    RIG_FAILS(&rig, rig.backend->ops->run(l.layer, rig.queue, &a, &rig.err), MOERT_E_NOMEM, "workspace");
+    a.size = 16;
+    RIG_FAILS(&rig, rig.backend->ops->run(l.layer, rig.queue, &a, &rig.err), MOERT_E_USAGE, "struct-size");
+    cr_assert_eq(rig.backend->ops->run(l.layer, rig.queue, &a, NULL), MOERT_E_USAGE, "err may be NULL");
+    RIG_OK(&rig, rig_run(&rig, l.layer, &l.c, &good)); /* a failed run leaves the layer usable */
+    rig.backend->ops->release(l.layer);
+}
+
+Test(cpu_reference, wrong_layers)
+{
+    struct moert_layer_config good = rig_config(128, 64, 4, 2, MOERT_BF16, MOERT_SCHEME_LUT_B, MOERT_SCHEME_MXFP8), c;
+    moert_drv_layer *layer = NULL;
+
+    c = good;
+    c.hidden_size = 96;
+    RIG_FAILS(&rig, rig.backend->ops->create(rig.device, rig.backend, &c, &layer, &rig.err), MOERT_E_SHAPE, "multiple");
+    c = good;
+    c.weight_scheme = 77;
+    RIG_FAILS(&rig, rig.backend->ops->create(rig.device, rig.backend, &c, &layer, &rig.err), MOERT_E_VALUE, "scheme");
+    c = good;
+    c.hidden_size = c.intermediate_size = UINT64_C(1) << 40;
+    RIG_FAILS(&rig, rig.backend->ops->create(rig.device, rig.backend, &c, &layer, &rig.err), MOERT_E_TOO_LARGE,
+              "too-large");
+    c = good;
+    c.hidden_size = 0;
+    RIG_FAILS(&rig, rig.backend->ops->create(rig.device, rig.backend, &c, &layer, &rig.err), MOERT_E_VALUE, "size");
+    c = good;
+    c.hidden_size = UINT64_C(1) << 26;
+    c.intermediate_size = UINT64_C(1) << 26;
+    RIG_FAILS(&rig, rig.backend->ops->create(rig.device, rig.backend, &c, &layer, &rig.err), MOERT_E_NOMEM,
+              "host-memory");
+    c = good;
+    c.apply_router_weight_on_input = 1;
+    RIG_FAILS(&rig, rig.backend->ops->create(rig.device, rig.backend, &c, &layer, &rig.err), MOERT_E_VALUE,
+              "input-weight");
+    cr_assert_null(layer);
+}
+
+/* The workspace is monotone in T and refuses what 31 bits of slots cannot count. */
+Test(cpu_reference, workspace_sizes)
+{
+    struct moert_layer_config c = rig_config(2048, 768, 128, 8, MOERT_BF16, MOERT_SCHEME_LUT_B, MOERT_SCHEME_MXFP8);
+    struct moert_workspace w = {.size = sizeof(w)};
+    uint64_t last = 0;
+
+    for (uint64_t t = 0; t < 300; t++) {
+        RIG_OK(&rig, rig.backend->ops->workspace(rig.backend, &rig.desc, &c, t, &w, &rig.err));
+        cr_assert_geq(w.bytes, last);
+        last = w.bytes;
+    }
+    RIG_FAILS(&rig, rig.backend->ops->workspace(rig.backend, &rig.desc, &c, UINT64_C(1) << 28, &w, &rig.err),
+              MOERT_E_TOO_LARGE, "too-large");
+    RIG_FAILS(&rig, rig.backend->ops->workspace(rig.backend, &rig.desc, &c, UINT64_MAX, &w, &rig.err),
+              MOERT_E_TOO_LARGE, "too-large");
+}
+
+struct tally {
+    int passed, failed;
+    char code[32];
+};
+
+static void tally(void *ctx, const struct moert_check *check)
+{
+    struct tally *t = ctx;
+
+    if (check->verdict == MOERT_PASS) {
+        t->passed++;
+    } else {
+        t->failed++;
+        snprintf(t->code, sizeof(t->code), "%s", check->code);
+    }
+}
+
+/* Every pair of layer.md 3 with every activation and d is served; sizes that a format cannot hold are not. */
+Test(cpu_reference, supports)
+{
+    static const moert_scheme_t weights[] = {MOERT_SCHEME_LUT_B, MOERT_SCHEME_MXFP8, MOERT_SCHEME_BF16,
+                                             MOERT_SCHEME_F16, MOERT_SCHEME_F32};
+    static const moert_dtype_t dtypes[] = {MOERT_BF16, MOERT_F16, MOERT_F32};
+
+    for (int i = 0; i < 5 * 2 * 3; i++)
+        for (uint32_t kind = 0; kind < MOERT_ACT_COUNT; kind++) {
+            struct moert_layer_config c = rig_config(128, 64, 4, 2, dtypes[i / 10], weights[i % 5],
+                                                     i / 5 % 2 ? MOERT_SCHEME_MXFP8 : MOERT_SCHEME_NONE);
+            struct tally t = {0};
+            struct moert_check_sink sink = {.size = sizeof(sink), .ctx = &t, .report = tally};
+            c.activation = kind;
+            rig.backend->ops->supports(rig.backend, &rig.desc, &c, &sink);
+            cr_assert(t.passed > 8 && !t.failed, "%d checks passed, %s failed", t.passed, t.code);
+        }
+    {
+        struct moert_layer_config c = rig_config(96, 64, 4, 2, MOERT_BF16, MOERT_SCHEME_LUT_B, MOERT_SCHEME_MXFP8);
+        struct tally t = {0};
+        struct moert_check_sink sink = {.size = sizeof(sink), .ctx = &t, .report = tally};
+        rig.backend->ops->supports(rig.backend, &rig.desc, &c, &sink);
+        cr_assert_eq(t.failed, 1);
+        cr_assert_str_eq(t.code, "hidden-multiple");
+        c.weight_scheme = MOERT_SCHEME_MXFP8;
+        t = (struct tally){0};
+        rig.backend->ops->supports(rig.backend, &rig.desc, &c, &sink);
+        cr_assert_eq(t.failed, 0);
+    }
+}
+
+/* ---- device ---- */
+
+Test(cpu_reference, device)
+{
+    const struct moert_device_ops *ops = mcpu_driver.device;
+    moert_drv_buffer *a, *b;
+    uint8_t bytes[16] = {1, 2, 3, 4}, back[16];
+    struct moert_memory_info info = {.size = sizeof(info)};
+    uint32_t done = 0;
+
+    cr_assert_eq(rig.desc.kind, MOERT_DEVICE_CPU);
+    cr_assert_geq(rig.desc.compute_units, 1);
+    cr_assert_gt(rig.desc.memory_total, 0);
+    cr_assert(rig.desc.name[0] && rig.desc.arch[0]);
+    RIG_OK(&rig, ops->buffer_alloc(rig.device, MOERT_MEMORY_DEVICE, 16, 4096, &a, &rig.err));
+    RIG_OK(&rig, ops->buffer_alloc(rig.device, MOERT_MEMORY_HOST, 0, 0, &b, &rig.err));
+    RIG_OK(&rig, ops->buffer_info(rig.device, a, &info, &rig.err));
+    cr_assert_eq((uintptr_t)info.host % 4096, 0);
+    cr_assert_eq(info.bytes, 16);
+    RIG_OK(&rig, ops->copy_in(rig.queue, a, 0, bytes, 16, &rig.err));
+    RIG_OK(&rig, ops->copy(rig.queue, a, 8, a, 0, 4, &rig.err));
+    RIG_OK(&rig, ops->fill(rig.queue, a, 15, 0xaa, 1, &rig.err));
+    RIG_OK(&rig, ops->copy_out(rig.queue, back, a, 0, 16, &rig.err));
+    cr_assert(back[8] == 1 && back[11] == 4 && back[12] == 0 && back[15] == 0xaa);
+    RIG_OK(&rig, ops->fill(rig.queue, b, 0, 1, 0, &rig.err));
+    cr_assert_eq(ops->queue_last(rig.queue), 5);
+    RIG_OK(&rig, ops->queue_query(rig.queue, 5, &done, &rig.err));
+    cr_assert_eq(done, 1);
+    RIG_FAILS(&rig, ops->queue_wait(rig.queue, 6, 0, NULL, &rig.err), MOERT_E_VALUE, "sequence");
+    RIG_FAILS(&rig, ops->copy_in(rig.queue, a, 9, bytes, 8, &rig.err), MOERT_E_VALUE, "range");
+    RIG_FAILS(&rig, ops->fill(rig.queue, a, UINT64_MAX, 0, 2, &rig.err), MOERT_E_VALUE, "range");
+    RIG_FAILS(&rig, ops->copy_out(rig.queue, back, b, 0, 1, &rig.err), MOERT_E_VALUE, "range");
+    RIG_FAILS(&rig, ops->buffer_alloc(rig.device, MOERT_MEMORY_DEVICE, UINT64_MAX, 0, &b, &rig.err), MOERT_E_TOO_LARGE,
+              "too-large");
+    RIG_FAILS(&rig, ops->buffer_alloc(rig.device, MOERT_MEMORY_DEVICE, UINT64_C(1) << 60, 0, &b, &rig.err),
+              MOERT_E_NOMEM, "host-memory");
+    ops->buffer_free(rig.device, a);
+    ops->buffer_free(rig.device, b);
 }
 
 /* ---- rounding points (layer.md 3) ---- */

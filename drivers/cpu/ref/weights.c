@@ -92,19 +92,18 @@ struct source {
     const uint8_t *data[MREF_PARTS];
 };
 
-static const char *const part_names[MREF_PARTS] = {"w13", "w13_scale", "w13_bias", "w2", "w2_scale", "w2_bias"};
-
 /* What part p of `count` experts must be. Returns 0 when the scheme has no such part. */
 static int wanted(const struct mref_shape *shape, int part, uint64_t count, struct mcpu_want *want)
 {
     static const moert_dtype_t plain[MOERT_SCHEME_COUNT] = {
         [MOERT_SCHEME_BF16] = MOERT_BF16, [MOERT_SCHEME_F16] = MOERT_F16, [MOERT_SCHEME_F32] = MOERT_F32};
+    static const char *const names[MREF_PARTS] = {"w13", "w13_scale", "w13_bias", "w2", "w2_scale", "w2_bias"};
     int first = part < MREF_W2, kind = part % MREF_W2;
     uint64_t n = first ? shape->rows13 : shape->hidden, k = first ? shape->hidden : shape->inner;
 
     if (!shape->part[part].bytes)
         return 0;
-    *want = (struct mcpu_want){.name = part_names[part], .code = "tensor", .rank = 3, .shape = {count, n, k}};
+    *want = (struct mcpu_want){.name = names[part], .code = "tensor", .rank = 3, .shape = {count, n, k}};
     if (kind == MREF_W13_BIAS) {
         want->dtypes = MCPU_FLOATS;
         want->rank = 2;
@@ -135,12 +134,8 @@ static moert_status_t check_source(const struct mref_shape *shape, const struct 
         moert_status_t status;
         ret->tensor[part] = tensors[part];
         ret->data[part] = NULL;
-        if (!wanted(shape, part, weights->count, &want)) {
-            if (mcpu_given(tensors[part]))
-                return moert_fail(err, MOERT_E_VALUE, "tensor-extra",
-                                  "\"%s\" was given, the layer's description has no such tensor", part_names[part]);
+        if (!wanted(shape, part, weights->count, &want))
             continue;
-        }
         if (!mcpu_given(tensors[part]))
             return moert_fail(err, MOERT_E_MISSING, "tensor-missing", "no tensor \"%s\" was given", want.name);
         status = mcpu_tensor(tensors[part], &want, &data, err);
