@@ -1,5 +1,6 @@
 /* drivers/null/backend.c: the experts backend "null.zero": accepts every layer, keeps no weights, writes zeros. Its
- * answer is wrong on purpose, so it is opt-in and of class lower-precision: nothing chooses it unless it is named. */
+ * answer is wrong on purpose, so it is opt-in and of class lower-precision: nothing chooses it unless it is named, and
+ * then its self-test refuses it; MOERT_SELF_TEST=off runs it nevertheless. */
 #include "config.h"
 
 #include "drivers/common/checks.h"
