@@ -38,3 +38,27 @@ endif
 endif
 
 include tests/unit/oracle.mk
+
+# Numerics: they also link the convenience library, whose inner functions libmoert.so hides.
+if HAVE_CRITERION
+NUMERICS_TESTS = tests/unit/test_float8 tests/unit/test_exact_math tests/unit/test_activation tests/unit/test_mxfp8 \
+	tests/unit/test_lutb
+check_PROGRAMS += $(NUMERICS_TESTS)
+TESTS += $(NUMERICS_TESTS)
+EXTRA_DIST += tests/unit/numerics.h
+tests_unit_test_float8_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_float8_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_float8_LDADD = libmoert-numerics.la $(TEST_LDADD)
+tests_unit_test_exact_math_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_exact_math_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_exact_math_LDADD = libmoert-numerics.la $(TEST_LDADD)
+tests_unit_test_activation_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_activation_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_activation_LDADD = libmoert-numerics.la $(TEST_LDADD)
+tests_unit_test_mxfp8_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_mxfp8_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_mxfp8_LDADD = libmoert-numerics.la $(TEST_LDADD)
+tests_unit_test_lutb_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_lutb_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_lutb_LDADD = libmoert-numerics.la $(TEST_LDADD)
+endif
