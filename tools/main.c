@@ -67,8 +67,9 @@ static void catch_signals(void)
 }
 
 /* What was printed must have arrived; a full disk is an error, not a silence. */
-static int finish(int status)
+static int finish(struct tool *tool, int status)
 {
+    free(tool->getopt_table);
     if (fflush(stdout) || ferror(stdout)) {
         fprintf(stderr, "moert: standard output: %s\n", strerror(errno));
         return TOOL_OUTPUT;
@@ -84,13 +85,13 @@ int main(int argc, char **argv)
     catch_signals();
     tool.colour = wants_colour();
     if (tool_option(&tool, argc, argv, &value) == TOOL_STOP)
-        return finish(tool.status);
+        return finish(&tool, tool.status);
     if (optind >= argc)
-        return finish(tool_usage_error(&tool, "a command is expected"));
+        return finish(&tool, tool_usage_error(&tool, "a command is expected"));
     argc -= optind;
     argv += optind;
     tool.command = find_command(&tool, argv[0]);
     if (!tool.command)
-        return finish(TOOL_USAGE);
-    return finish(tool.command->run(&tool, argc, argv));
+        return finish(&tool, TOOL_USAGE);
+    return finish(&tool, tool.command->run(&tool, argc, argv));
 }
