@@ -61,8 +61,8 @@ static int compute(struct tool *tool, struct job *job)
     job->expert_ids = job->sorted ? tool_alloc(tool, job->sizes.expert_ids, sizeof(*job->expert_ids)) : NULL;
     if (!job->expert_ids)
         return TOOL_DEVICE;
-    if (moert_align(job->ids.data, job->ids.shape[0], (uint32_t)job->ids.shape[1], job->map.data, &job->params, job->sorted,
-                    job->expert_ids, &job->total, NULL, &err))
+    if (moert_align(job->ids.data, job->ids.shape[0], (uint32_t)job->ids.shape[1], job->map.data, &job->params,
+                    job->sorted, job->expert_ids, &job->total, NULL, &err))
         return tool_error(tool, &err);
     return 0;
 }
@@ -72,17 +72,18 @@ static int report(struct tool *tool, const struct job *job, const char *out)
     uint64_t slots = tool_elements(&job->ids);
 
     if (tool->json)
-        return tool_print_json(
-            tool, json_pack("{s:o, s:o, s:i, s:i, s:s, s:b, s:i, s:o, s:o, s:o}", "tokens",
-                            tool_json_size(job->ids.shape[0]), "slots", tool_json_size(slots), "num_experts",
-                            (int)job->params.num_experts, "block_size", (int)job->params.block_size, "mode",
-                            job->params.ignore_invalid ? "ignore-invalid" : "default", "expert_map", job->map.data != NULL,
-                            "num_tokens_post_padded", (int)job->total, "sorted_token_ids", tool_json_size(job->sizes.sorted),
-                            "expert_ids", tool_json_size(job->sizes.expert_ids), "output", tool_json_string(out)));
+        return tool_print_json(tool, json_pack("{s:o, s:o, s:i, s:i, s:s, s:b, s:i, s:o, s:o, s:o}", "tokens",
+                                               tool_json_size(job->ids.shape[0]), "slots", tool_json_size(slots),
+                                               "num_experts", (int)job->params.num_experts, "block_size",
+                                               (int)job->params.block_size, "mode",
+                                               job->params.ignore_invalid ? "ignore-invalid" : "default", "expert_map",
+                                               job->map.data != NULL, "num_tokens_post_padded", (int)job->total,
+                                               "sorted_token_ids", tool_json_size(job->sizes.sorted), "expert_ids",
+                                               tool_json_size(job->sizes.expert_ids), "output", tool_json_string(out)));
     if (!tool->quiet)
         printf("%llu slots, %u experts, block %u: %d rows in %d blocks: %s\n", (unsigned long long)slots,
-               job->params.num_experts, job->params.block_size, job->total, job->total / (int32_t)job->params.block_size,
-               out);
+               job->params.num_experts, job->params.block_size, job->total,
+               job->total / (int32_t)job->params.block_size, out);
     return 0;
 }
 

@@ -1,4 +1,5 @@
-/* tools/info.c: `moert info`: version, modules, devices, backends, effective options: what there is and why not more. */
+/* tools/info.c: `moert info`: version, modules, devices, backends, effective options: what there is and why not more.
+ */
 #include "config.h"
 
 #include "tools/source.h"
@@ -73,8 +74,8 @@ static json_t *driver_json(const struct moert_driver_info *d)
     return json_pack("{s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:i, s:i}", "path", tool_json_string(d->path), "name",
                      tool_json_string(d->name), "version", tool_json_string(d->version), "vendor",
                      tool_json_string(d->vendor), "state", moert_driver_state_name(d->state), "reason",
-                     tool_json_string(d->reason), "sha256", tool_json_string(d->sha256), "devices", (int)d->device_count,
-                     "backends", (int)d->backend_count);
+                     tool_json_string(d->reason), "sha256", tool_json_string(d->sha256), "devices",
+                     (int)d->device_count, "backends", (int)d->backend_count);
 }
 
 static json_t *words_json(const char *words)
@@ -127,11 +128,12 @@ static json_t *backend_json(moert_context_t *context, const struct moert_backend
     for (uint32_t i = 0; i < b->scheme_count; i++)
         json_array_append_new(schemes, json_pack("{s:s?, s:s?}", "weight", moert_scheme_name(b->schemes[i].weight),
                                                  "activation", moert_scheme_name(b->schemes[i].activation)));
-    return json_pack("{s:s, s:o, s:o, s:s?, s:s, s:s, s:o, s:b, s:o, s:i, s:i, s:i}", "name", b->name, "aliases", aliases,
-                     "schemes", schemes, "class", moert_class_name(b->numeric_class), "driver", b->driver, "driver_state",
-                     moert_driver_state_name(b->driver_state), "devices", devices_of(context, b->driver), "auto", !opt_in,
-                     "auto_reason", tool_json_string(b->auto_reason), "block_size", (int)b->block_size, "priority_decode",
-                     (int)b->priority_decode, "priority_prefill", (int)b->priority_prefill);
+    return json_pack("{s:s, s:o, s:o, s:s?, s:s, s:s, s:o, s:b, s:o, s:i, s:i, s:i}", "name", b->name, "aliases",
+                     aliases, "schemes", schemes, "class", moert_class_name(b->numeric_class), "driver", b->driver,
+                     "driver_state", moert_driver_state_name(b->driver_state), "devices",
+                     devices_of(context, b->driver), "auto", !opt_in, "auto_reason", tool_json_string(b->auto_reason),
+                     "block_size", (int)b->block_size, "priority_decode", (int)b->priority_decode, "priority_prefill",
+                     (int)b->priority_prefill);
 }
 
 static json_t *build_json(void)
@@ -171,17 +173,17 @@ static int print_json(struct tool *tool, moert_context_t *context, json_t *missi
         struct moert_option_info o = {.size = sizeof(o)};
         if (!moert_option_get(i, &o, NULL))
             json_array_append_new(config, json_pack("{s:s, s:o, s:s, s:s, s:s}", "name", o.name, "value",
-                                                    tool_json_string(o.value), "source", o.source, "type", o.type, "help",
-                                                    o.help));
+                                                    tool_json_string(o.value), "source", o.source, "type", o.type,
+                                                    "help", o.help));
     }
     for (int i = 0; (i = next_hint(context, i)) >= 0; i++) {
         char text[160];
         hint_text(i, text);
         json_array_append_new(hints, json_string(text));
     }
-    return tool_print_json(tool, json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "version", moert_version(), "build",
-                                           build_json(), "drivers", drivers, "devices", devices, "backends", backends,
-                                           "config", config, "hints", hints, "missing", missing));
+    return tool_print_json(tool, json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "version", moert_version(),
+                                           "build", build_json(), "drivers", drivers, "devices", devices, "backends",
+                                           backends, "config", config, "hints", hints, "missing", missing));
 }
 
 /* ---- for people ---- */
@@ -250,8 +252,8 @@ static void print_backends(const struct tool *tool, moert_context_t *context)
             continue;
         text[0] = 0;
         for (uint32_t s = 0; s < b.scheme_count && n < sizeof(text) - 32; s++)
-            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s/%s", s ? " " : "", moert_scheme_name(b.schemes[s].weight),
-                                  moert_scheme_name(b.schemes[s].activation));
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s/%s", s ? " " : "",
+                                  moert_scheme_name(b.schemes[s].weight), moert_scheme_name(b.schemes[s].activation));
         for (const char *const *a = b.aliases; *a && n < sizeof(text) - 64; a++)
             n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s", a == b.aliases ? "; also " : ", ", *a);
         if (b.auto_reason && n < sizeof(text))

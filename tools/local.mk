@@ -1,6 +1,12 @@
 # the moert command: one file per subcommand, on the public API only
 EXTRA_PROGRAMS = moert
 moert_SOURCES = \
-	tools/main.c tools/options.c tools/output.c tools/tools.h
-moert_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+	tools/main.c tools/options.c tools/output.c tools/tools.h \
+	tools/clock.c tools/clock.h tools/source.c tools/source.h tools/tensors.c tools/tensors.h \
+	tools/align.c tools/info.c tools/record.c tools/record.h tools/route.c tools/run.c tools/select.c \
+	tools/bench.c tools/bench.h tools/bench_layer.c tools/bench_limits.c tools/bench_print.c tools/bench_routing.c \
+	tools/bench_steps.c tools/bench_weights.c tools/bench_weights.h \
+	tools/verify.c tools/verify_layer.c tools/verify_layer.h
+moert_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) -pthread
 moert_LDADD = libmoert.la $(JANSSON_LIBS) -lm
+moert_LDFLAGS = $(AM_LDFLAGS) -pthread

@@ -42,8 +42,9 @@ static const char *need_text(const json_t *check, char *text, size_t size)
 {
     static const struct {
         const char *op, *words;
-    } names[] = {{"eq", ""},       {"in", "one of "},           {"ge", "at least "},
-                 {"le", "at most "}, {"lt", "less than "}, {"multiple", "multiple of "}, {"has", "has "}};
+    } names[] = {{"eq", ""},         {"in", "one of "},    {"ge", "at least "},
+                 {"le", "at most "}, {"lt", "less than "}, {"multiple", "multiple of "},
+                 {"has", "has "}};
     const json_t *need = json_object_get(check, "need");
     const char *op = string_of(check, "op"), *words = "";
     char value[400];
@@ -135,9 +136,10 @@ void tool_record_candidates(const struct tool *tool, const json_t *record, int e
         tool_table_cell(table, "%s", string_of(c, "id"));
         tool_table_cell(table, "%s", string_of(c, "verdict"));
         tool_table_cell(table, "%s", *class ? class : "-");
-        tool_table_cell(table, "%s", json_is_object(cost)
-                                         ? tool_bytes((uint64_t)json_integer_value(json_object_get(cost, "weights")), bytes)
-                                         : "-");
+        tool_table_cell(table, "%s",
+                        json_is_object(cost)
+                            ? tool_bytes((uint64_t)json_integer_value(json_object_get(cost, "weights")), bytes)
+                            : "-");
         tool_table_cell(table, "%s", why);
     }
     tool_table_print(tool, table, "  ");

@@ -13,7 +13,8 @@
 enum { ROUTER, TOP_K, NUM_GROUPS, TOPK_GROUPS, SCORING, SCALE, RENORMALIZE };
 
 static const struct tool_option options[] = {
-    [ROUTER] = {"router", "KIND", "softmax, softmax-renorm, topk-softmax, sigmoid, topk-sigmoid, sqrt-softplus or grouped"},
+    [ROUTER] = {"router", "KIND",
+                "softmax, softmax-renorm, topk-softmax, sigmoid, topk-sigmoid, sqrt-softplus or grouped"},
     [TOP_K] = {"top-k", "K", "experts per token"},
     [NUM_GROUPS] = {"num-groups", "G", "grouped: number of groups of experts (default 1)"},
     [TOPK_GROUPS] = {"topk-groups", "N", "grouped: groups that are kept (default all)"},
@@ -24,8 +25,8 @@ static const struct tool_option options[] = {
     {NULL, NULL, NULL},
 };
 
-static const char *const kinds[] = {"softmax",       "softmax-renorm", "topk-softmax", "sigmoid", "topk-sigmoid",
-                                    "sqrt-softplus", "grouped",        NULL};
+static const char *const kinds[] = {"softmax",      "softmax-renorm", "topk-softmax", "sigmoid",
+                                    "topk-sigmoid", "sqrt-softplus",  "grouped",      NULL};
 static const char *const scorings[] = {"softmax", "sigmoid", "sqrt-softplus", NULL};
 
 struct request {
@@ -84,7 +85,8 @@ static int check_request(struct tool *tool, const struct request *r)
     if (r->top_k == UINT64_MAX)
         return tool_usage_error(tool, "--top-k K is needed");
     if (!grouped && (r->router.num_groups || r->router.topk_groups || r->router.scoring))
-        return tool_usage_error(tool, "--num-groups, --topk-groups and --scoring go with --router grouped, not %s", r->kind);
+        return tool_usage_error(tool, "--num-groups, --topk-groups and --scoring go with --router grouped, not %s",
+                                r->kind);
     return 0;
 }
 
@@ -92,9 +94,9 @@ static int report(struct tool *tool, const struct request *r, const struct moert
 {
     if (tool->json)
         return tool_print_json(tool, json_pack("{s:o, s:i, s:i, s:s, s:o, s:o}", "tokens", tool_json_size(args->tokens),
-                                               "num_experts", (int)args->num_experts, "top_k", (int)args->top_k, "router",
-                                               r->kind, "rows_nonfinite", tool_json_size(args->rows_nonfinite), "output",
-                                               tool_json_string(out)));
+                                               "num_experts", (int)args->num_experts, "top_k", (int)args->top_k,
+                                               "router", r->kind, "rows_nonfinite",
+                                               tool_json_size(args->rows_nonfinite), "output", tool_json_string(out)));
     if (!tool->quiet)
         printf("%llu tokens, %u experts, top %u, %s: %s\n", (unsigned long long)args->tokens, args->num_experts,
                args->top_k, r->kind, out);
@@ -113,7 +115,8 @@ static int read_bias(struct tool *tool, struct tool_input *in, struct moert_rout
         return 0;
     status = tool_input_tensor(tool, in, "correction_bias", tool_f32_dtype, 1, &bias);
     if (!status && bias.shape[0] != args->num_experts)
-        status = tool_fail(tool, MOERT_E_SHAPE, "tensor-shape", "%s: correction_bias is [%llu], router_logits has %u experts",
+        status = tool_fail(tool, MOERT_E_SHAPE, "tensor-shape",
+                           "%s: correction_bias is [%llu], router_logits has %u experts",
                            moert_safetensors_path(in->file), (unsigned long long)bias.shape[0], args->num_experts);
     if (!status)
         args->correction_bias = bias.data;
@@ -131,8 +134,8 @@ static int route(struct tool *tool, const struct request *r, const char *in_path
     if (!status)
         status = tool_input_tensor(tool, &in, "router_logits", tool_float_dtypes, 2, &logits);
     if (!status && logits.shape[1] > INT32_MAX)
-        status = tool_fail(tool, MOERT_E_TOO_LARGE, "too-large", "%s: router_logits has %llu experts; at most %d", in_path,
-                           (unsigned long long)logits.shape[1], INT32_MAX);
+        status = tool_fail(tool, MOERT_E_TOO_LARGE, "too-large", "%s: router_logits has %llu experts; at most %d",
+                           in_path, (unsigned long long)logits.shape[1], INT32_MAX);
     if (status)
         goto out;
     args.tokens = logits.shape[0];

@@ -1,5 +1,5 @@
-/* tools/run.c: `moert run`: one expert layer on real input. The walk through the library in one place: open the weights,
- * ask the oracle, make and load the layer, run it, write the output, say what ran. */
+/* tools/run.c: `moert run`: one expert layer on real input. The walk through the library in one place: open the
+ * weights, ask the oracle, make and load the layer, run it, write the output, say what ran. */
 #include "config.h"
 
 #include "tools/clock.h"
@@ -45,7 +45,8 @@ static const struct tool_option options[] = {
     [DEVICE] = {"device", "ID", "only this device, as `moert info` names it"},
     [POLICY] = {"policy", "FILE", "rules file (not available yet)"},
     [REPEAT] = {"repeat", "N", "run N times; the times of all runs are kept (default 1)"},
-    [INPUT_TENSOR] = {"input-tensor", "NAME", "tensor of the input file that holds the hidden states (default hidden_states)"},
+    [INPUT_TENSOR] = {"input-tensor", "NAME",
+                      "tensor of the input file that holds the hidden states (default hidden_states)"},
     [IDS_TENSOR] = {"ids-tensor", "NAME", "tensor that holds the expert ids (default topk_ids)"},
     [WEIGHTS_TENSOR] = {"weights-tensor", "NAME", "tensor that holds the router weights (default topk_weights)"},
     [LOGITS_TENSOR] = {"logits-tensor", "NAME", "tensor that holds the router logits (default router_logits)"},
@@ -177,10 +178,10 @@ static int no_backend(struct tool *tool, const struct job *job, const struct moe
 {
     if (tool->json && job->decision) {
         json_t *record = json_loads(moert_decision_json(job->decision), 0, NULL);
-        tool_print_json(tool, json_pack("{s:{s:s?, s:s, s:o, s:i}, s:o?}", "error", "status",
-                                        moert_status_name(err->status), "code", err->code, "text",
-                                        tool_json_string(err->text), "exit", moert_status_exit_code(err->status),
-                                        "decision", record));
+        tool_print_json(tool,
+                        json_pack("{s:{s:s?, s:s, s:o, s:i}, s:o?}", "error", "status", moert_status_name(err->status),
+                                  "code", err->code, "text", tool_json_string(err->text), "exit",
+                                  moert_status_exit_code(err->status), "decision", record));
     }
     return tool_error(tool, err);
 }
@@ -196,7 +197,8 @@ static int make_layer(struct tool *tool, struct request *r, struct job *job)
     /* A checkpoint says nothing of the caller's activations: d follows the hidden states. */
     if (r->source.model_path)
         config->dtype = job->args.x.dtype;
-    if (moert_layer_config_check(config, &err) || (r->device && moert_device_find(job->context, r->device, &device, &err)))
+    if (moert_layer_config_check(config, &err) ||
+        (r->device && moert_device_find(job->context, r->device, &device, &err)))
         return tool_error(tool, &err);
     if (moert_select(job->context, config, &select, &job->decision, &err))
         return no_backend(tool, job, &err);
@@ -278,16 +280,17 @@ static json_t *counters_json(const struct job *job)
     json_t *implementations = json_array();
 
     for (uint32_t i = 0; i < c->implementations && i < MOERT_MAX_IMPLEMENTATIONS; i++)
-        json_array_append_new(implementations, json_pack("{s:o, s:o, s:o}", "name",
-                                                         tool_json_string(c->by_implementation[i].name), "runs",
-                                                         tool_json_size(c->by_implementation[i].runs), "tokens",
-                                                         tool_json_size(c->by_implementation[i].tokens)));
+        json_array_append_new(implementations,
+                              json_pack("{s:o, s:o, s:o}", "name", tool_json_string(c->by_implementation[i].name),
+                                        "runs", tool_json_size(c->by_implementation[i].runs), "tokens",
+                                        tool_json_size(c->by_implementation[i].tokens)));
     moert_layer_stats(job->layer, &stats, NULL);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "implementations", implementations, "weight_bytes",
-                     tool_json_size(c->weight_bytes), "blocks", tool_json_size(c->blocks), "poisoned_blocks",
-                     tool_json_size(c->poisoned_blocks), "calls", tool_json_size(stats.calls), "chunks",
-                     tool_json_size(stats.chunks), "staged_bytes", tool_json_size(stats.staged_bytes), "allocations",
-                     tool_json_size(stats.allocations), "rows_nonfinite", tool_json_size(stats.rows_nonfinite));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "implementations", implementations,
+                     "weight_bytes", tool_json_size(c->weight_bytes), "blocks", tool_json_size(c->blocks),
+                     "poisoned_blocks", tool_json_size(c->poisoned_blocks), "calls", tool_json_size(stats.calls),
+                     "chunks", tool_json_size(stats.chunks), "staged_bytes", tool_json_size(stats.staged_bytes),
+                     "allocations", tool_json_size(stats.allocations), "rows_nonfinite",
+                     tool_json_size(stats.rows_nonfinite));
 }
 
 static int print_json(struct tool *tool, const struct request *r, const struct job *job)
@@ -299,20 +302,20 @@ static int print_json(struct tool *tool, const struct request *r, const struct j
 
     for (uint64_t i = 0; i < r->repeat; i++)
         json_array_append_new(samples, json_integer((json_int_t)job->times[i]));
-    document = json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:o, s:{s:I, s:I, s:I, s:I, s:o}, s:o, s:o, s:o, s:o?}", "backend",
-                         moert_decision_backend(job->decision), "device", moert_decision_device(job->decision), "class",
-                         moert_class_name(moert_decision_class(job->decision)), "weight_scheme",
-                         moert_scheme_name(c->weight_scheme), "dtype", moert_dtype_name(c->dtype), "tokens",
-                         tool_json_size(job->args.x.shape[0]), "time_ns", "median", (json_int_t)s.median, "p95",
-                         (json_int_t)s.p95, "min", (json_int_t)s.min, "max", (json_int_t)s.max, "samples", samples,
-                         "weight_bytes", tool_json_size(job->weight_bytes), "counters", counters_json(job), "output",
-                         tool_json_string(r->output), "decision", json_loads(moert_decision_json(job->decision), 0, NULL));
+    document = json_pack(
+        "{s:s, s:s, s:s, s:s?, s:s?, s:o, s:{s:I, s:I, s:I, s:I, s:o}, s:o, s:o, s:o, s:o?}", "backend",
+        moert_decision_backend(job->decision), "device", moert_decision_device(job->decision), "class",
+        moert_class_name(moert_decision_class(job->decision)), "weight_scheme", moert_scheme_name(c->weight_scheme),
+        "dtype", moert_dtype_name(c->dtype), "tokens", tool_json_size(job->args.x.shape[0]), "time_ns", "median",
+        (json_int_t)s.median, "p95", (json_int_t)s.p95, "min", (json_int_t)s.min, "max", (json_int_t)s.max, "samples",
+        samples, "weight_bytes", tool_json_size(job->weight_bytes), "counters", counters_json(job), "output",
+        tool_json_string(r->output), "decision", json_loads(moert_decision_json(job->decision), 0, NULL));
     if (document && r->compare)
         json_object_set_new(document, "compare",
                             json_pack("{s:o, s:s, s:o, s:o, s:o}", "file", tool_json_string(r->compare), "tensor",
                                       r->compare_tensor ? r->compare_tensor : "output", "relative_error",
-                                      tool_json_real(job->error), "max_abs_error", tool_json_real(job->largest), "limit",
-                                      r->max_error >= 0 ? tool_json_real(r->max_error) : json_null()));
+                                      tool_json_real(job->error), "max_abs_error", tool_json_real(job->largest),
+                                      "limit", r->max_error >= 0 ? tool_json_real(r->max_error) : json_null()));
     return tool_print_json(tool, document);
 }
 
@@ -325,7 +328,8 @@ static void print_text(const struct request *r, const struct job *job)
     printf("backend    %s (%s), %s\n", moert_decision_backend(job->decision),
            moert_class_name(moert_decision_class(job->decision)), moert_decision_reason(job->decision));
     printf("device     %s\n", moert_decision_device(job->decision));
-    printf("layer      %s weights, %s activations, hidden %llu, %u experts, top %u\n", moert_scheme_name(c->weight_scheme),
+    printf("layer      %s weights, %s activations, hidden %llu, %u experts, top %u\n",
+           moert_scheme_name(c->weight_scheme),
            c->activation_scheme ? moert_scheme_name(c->activation_scheme) : moert_dtype_name(c->dtype),
            (unsigned long long)c->hidden_size, c->num_experts, c->top_k);
     printf("tokens     %llu\n", (unsigned long long)job->args.x.shape[0]);
@@ -423,7 +427,8 @@ const struct tool_command cmd_run = {
                 "[--input-tensor NAME] [--ids-tensor NAME --weights-tensor NAME | --logits-tensor NAME]\n"
                 "[--compare FILE [--tensor NAME] [--max-error X]] [--json]",
     .options = options,
-    .details = "The input file holds hidden_states [T,H] (F32, BF16 or F16) and topk_ids [T,K] with topk_weights F32 "
-               "[T,K], or router_logits [T,E], or neither: then the layer's own router is used. When it holds both, the "
-               "ids are used. Optional: expert_map I32 [E]. With --model the output dtype follows hidden_states.",
+    .details =
+        "The input file holds hidden_states [T,H] (F32, BF16 or F16) and topk_ids [T,K] with topk_weights F32 "
+        "[T,K], or router_logits [T,E], or neither: then the layer's own router is used. When it holds both, the "
+        "ids are used. Optional: expert_map I32 [E]. With --model the output dtype follows hidden_states.",
 };

@@ -1,4 +1,5 @@
-/* tools/select.c: `moert select`: asks the oracle which backend would run a layer, and why, without running anything. */
+/* tools/select.c: `moert select`: asks the oracle which backend would run a layer, and why, without running anything.
+ */
 #include "config.h"
 
 #include "tools/record.h"
@@ -35,8 +36,7 @@ struct request {
 static int add_device(struct tool *tool, struct request *r, const char *path)
 {
     struct moert_error err = MOERT_ERROR_INIT;
-    struct moert_device_desc *grown =
-        realloc(r->described, (r->select.described_count + 1) * sizeof(*grown));
+    struct moert_device_desc *grown = realloc(r->described, (r->select.described_count + 1) * sizeof(*grown));
     char *text = NULL;
     int status;
 
@@ -80,8 +80,8 @@ static void print_text(const struct tool *tool, const struct request *r, const j
     char weights[32], workspace[32], reason[256];
 
     printf("layer      %s%s%d: %s weights, hidden %llu, intermediate %llu, %u experts, top %u\n", c->name,
-           *c->name ? "#" : "layer #", c->index, moert_scheme_name(c->weight_scheme), (unsigned long long)c->hidden_size,
-           (unsigned long long)c->intermediate_size, c->num_experts, c->top_k);
+           *c->name ? "#" : "layer #", c->index, moert_scheme_name(c->weight_scheme),
+           (unsigned long long)c->hidden_size, (unsigned long long)c->intermediate_size, c->num_experts, c->top_k);
     if (winner) {
         int here = json_is_true(json_object_get(device, "present"));
         printf("backend    %s\n", json_string_value(json_object_get(winner, "backend")));

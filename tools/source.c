@@ -51,8 +51,9 @@ static int find_number(struct tool *tool, struct tool_source *source)
         if (n + 16 < sizeof(known))
             n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%u", i ? ", " : "", number);
     }
-    return tool_fail(tool, MOERT_E_VALUE, "layer-index", "%s: no layer %llu with routed experts; layers that have them: %s",
-                     source->model_path, (unsigned long long)wanted, count ? known : "none");
+    return tool_fail(tool, MOERT_E_VALUE, "layer-index",
+                     "%s: no layer %llu with routed experts; layers that have them: %s", source->model_path,
+                     (unsigned long long)wanted, count ? known : "none");
 }
 
 static int read_description(struct tool *tool, struct tool_source *source)

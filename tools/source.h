@@ -1,5 +1,5 @@
-/* tools/source.h: where a layer comes from: a description (--config), a layer file (--layer) or a checkpoint (--model), and
- * the context and decision that follow. Failures have printed their message; 0 is success. */
+/* tools/source.h: where a layer comes from: a description (--config), a layer file (--layer) or a checkpoint (--model),
+ * and the context and decision that follow. Failures have printed their message; 0 is success. */
 #ifndef MOERT_TOOLS_SOURCE_H
 #define MOERT_TOOLS_SOURCE_H
 

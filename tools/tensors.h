@@ -16,8 +16,8 @@ struct tool_input {
 int tool_input_open(struct tool *tool, const char *path, struct tool_input *ret);
 void tool_input_close(struct tool_input *input);
 int tool_input_has(const struct tool_input *input, const char *name);
-/* The named tensor with one of the dtypes (list ended by MOERT_DTYPE_NONE), of the rank, its data aligned to the element's
- * size. Lives as long as the input. */
+/* The named tensor with one of the dtypes (list ended by MOERT_DTYPE_NONE), of the rank, its data aligned to the
+ * element's size. Lives as long as the input. */
 int tool_input_tensor(struct tool *tool, struct tool_input *input, const char *name, const moert_dtype_t *dtypes,
                       uint32_t rank, struct moert_tensor *ret);
 /* Ids I32 or I64 [T,K] as I32; 64-bit values beyond 32 bits mean "no expert" and become -1. */
@@ -27,7 +27,8 @@ extern const moert_dtype_t tool_float_dtypes[]; /* F32, BF16, F16 */
 extern const moert_dtype_t tool_f32_dtype[];
 extern const moert_dtype_t tool_i32_dtype[];
 
-/* Writes host tensors to a file that appears complete or not at all; absent ones (data NULL, elements not 0) are skipped. */
+/* Writes host tensors to a file that appears complete or not at all; absent ones (data NULL, elements not 0) are
+ * skipped. */
 struct tool_output_tensor {
     const char *name;
     struct moert_tensor tensor;
