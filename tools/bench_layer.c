@@ -168,8 +168,8 @@ static int allocate_call(struct bed *b, struct call *c)
     if (!x || !c->logits || !c->ids || !c->weights || !c->counts || !c->samples)
         goto out;
     bench_fill_bf16(x, bytes / sizeof(*x), bench_mix(b->request->seed ^ c->tokens), 127);
-    if (moert_buffer_alloc(b->context, device, MOERT_MEMORY_DEVICE, bytes, &c->x, &err) ||
-        moert_buffer_alloc(b->context, device, MOERT_MEMORY_DEVICE, bytes, &c->out, &err) ||
+    if (moert_buffer_alloc(b->context, device, MOERT_MEMORY_DEVICE, bytes, 256, &c->x, &err) ||
+        moert_buffer_alloc(b->context, device, MOERT_MEMORY_DEVICE, bytes, 256, &c->out, &err) ||
         moert_copy_in(b->queue, c->x, 0, x, bytes, &err) ||
         moert_queue_wait(b->queue, UINT64_MAX, UINT64_MAX, NULL, &err)) {
         status = tool_error(b->tool, &err);
