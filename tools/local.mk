@@ -1,5 +1,5 @@
 # the moert command: one file per subcommand, on the public API only
-EXTRA_PROGRAMS = moert
+bin_PROGRAMS += moert
 moert_SOURCES = \
 	tools/main.c tools/options.c tools/output.c tools/tools.h \
 	tools/clock.c tools/clock.h tools/source.c tools/source.h tools/tensors.c tools/tensors.h \
