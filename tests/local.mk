@@ -4,7 +4,9 @@ AM_TESTS_ENVIRONMENT = \
 	MOERT_TEST_BUILDDIR='$(abs_top_builddir)' MOERT_TEST_PYTHON='$(PYTHON3)' MOERT_TEST_READELF='$(READELF)'; \
 	export MOERT_TEST_DATA MOERT_TEST_SRCDIR MOERT_TEST_BUILDDIR MOERT_TEST_PYTHON MOERT_TEST_READELF; \
 	CRITERION_OUTPUTS=tap:-; export CRITERION_OUTPUTS; \
-	LSAN_OPTIONS='suppressions=$(abs_top_srcdir)/tests/lsan.supp:print_suppressions=0'; export LSAN_OPTIONS; unset MOERT_DRIVER_PATH MOERT_DRIVERS;
+	LSAN_OPTIONS='suppressions=$(abs_top_srcdir)/tests/lsan.supp:print_suppressions=0'; export LSAN_OPTIONS; \
+	ASAN_OPTIONS='allocator_may_return_null=1:handle_segv=0'; export ASAN_OPTIONS; \
+	unset MOERT_DRIVER_PATH MOERT_DRIVERS;
 EXTRA_DIST += tests/lsan.supp
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh --ignore-exit --merge
 TEST_EXTENSIONS = .sh

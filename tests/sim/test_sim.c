@@ -206,7 +206,7 @@ Test(sim, a_lost_device_keeps_its_first_error)
 Test(sim, out_of_memory_is_an_error_with_numbers)
 {
     for (int n = 1; n < 8; n++) {
-        char fault[16];
+        char fault[32];
         moert_context_t *context;
         moert_buffer_t *b[8] = {NULL};
         moert_status_t status = MOERT_OK;
@@ -245,7 +245,7 @@ Test(sim, verification_names_the_first_wrong_step)
                                           .flags = MOERT_CONTEXT_F_NO_SELF_TEST | MOERT_CONTEXT_F_NO_MODULES};
         struct moert_verify_options v = {.size = sizeof(v), .ops = MOERT_VERIFY_LAYER, .quick = 1};
         struct seen seen = {{0}, 0, 0};
-        char fault[8], want[8];
+        char fault[16], want[16];
         moert_context_t *context;
         uint32_t failed = 0;
         snprintf(fault, sizeof(fault), "p%d", step);
