@@ -33,7 +33,10 @@ enum moert_json_kind {
     MOERT_JSON_OTHER     /* by `read` */
 };
 
-enum { MOERT_JSON_F_REQUIRED = 1u << 0 };
+enum {
+    MOERT_JSON_F_REQUIRED = 1u << 0,
+    MOERT_JSON_F_ALWAYS = 1u << 1 /* written even when it has its initial value */
+};
 
 struct moert_json_source {
     const char *where;  /* "cfg.json" */

@@ -40,7 +40,8 @@ static moert_status_t read_map(const json_t *value, const struct moert_json_fiel
 #define AT(field)   offsetof(struct moert_layer_config, field)
 #define R_AT(field) offsetof(struct moert_router_config, field)
 #define S_AT(field) offsetof(struct moert_shared_config, field)
-#define REQUIRED    .flags = MOERT_JSON_F_REQUIRED
+#define REQUIRED    .flags = MOERT_JSON_F_REQUIRED | MOERT_JSON_F_ALWAYS
+#define ALWAYS      .flags = MOERT_JSON_F_ALWAYS
 
 #define STRING(k, at, n)                                                                                               \
     {                                                                                                                  \
@@ -111,10 +112,10 @@ static const struct moert_json_field layer_fields[] = {
     U32("num_local_experts", AT(num_local_experts), 1, .code = "size"),
     U32("top_k", AT(top_k), 1, REQUIRED, .code = "topk-range"),
     U32("num_fused_shared", AT(num_fused_shared), 0, ),
-    NAME("dtype", AT(dtype), dtypes, ),
+    NAME("dtype", AT(dtype), dtypes, ALWAYS),
     NAME("weight_scheme", AT(weight_scheme), weight_schemes, REQUIRED, .code = "scheme"),
     NAME("activation_scheme", AT(activation_scheme), activation_schemes, .code = "scheme"),
-    NAME("activation", AT(activation), activations, .code = "activation"),
+    NAME("activation", AT(activation), activations, ALWAYS, .code = "activation"),
     PARAM("swiglu_limit", AT(swiglu_limit), MOERT_PARAM_SWIGLU_LIMIT),
     PARAM("swiglu_alpha", AT(swiglu_alpha), MOERT_PARAM_SWIGLU_ALPHA),
     PARAM("swiglu_beta", AT(swiglu_beta), MOERT_PARAM_SWIGLU_BETA),
@@ -126,7 +127,7 @@ static const struct moert_json_field layer_fields[] = {
     {.key = "expert_map", .kind = MOERT_JSON_OTHER, .offset = AT(expert_map), .code = "map", .read = read_map},
     OBJECT("router", AT(router), router_fields),
     OBJECT("shared", AT(shared), shared_fields),
-    U64("max_tokens", AT(max_tokens), 1, .code = "size"),
+    U64("max_tokens", AT(max_tokens), 1, ALWAYS, .code = "size"),
     {.key = NULL},
 };
 
@@ -235,7 +236,7 @@ static size_t value_size(const struct moert_json_field *f)
     }
 }
 
-/* Is the value to be written: required, or given, or different from the initial one? Values without a name are markers
+/* Is the value to be written: always, or given, or different from the initial one? Values without a name are markers
  * of "resolve later" and are left out. */
 static int is_given(const char *base, const char *initial, const struct moert_json_field *f)
 {
@@ -251,7 +252,7 @@ static int is_given(const char *base, const char *initial, const struct moert_js
         return ((const struct moert_layer_config *)(const void *)base)->expert_map_length != 0;
     if (f->kind == MOERT_JSON_OBJECT)
         return 1; /* decided by what is in it */
-    return (f->flags & MOERT_JSON_F_REQUIRED) || memcmp(p, initial + f->offset, value_size(f));
+    return (f->flags & MOERT_JSON_F_ALWAYS) || memcmp(p, initial + f->offset, value_size(f));
 }
 
 static moert_status_t write_value(const char *base, const char *initial, const struct moert_json_field *f, json_t **ret,

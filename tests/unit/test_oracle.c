@@ -879,6 +879,8 @@ Test(oracle, question_repeats_the_layer)
     cr_expect_str_eq(text_of(json_object_get(q, "layer"), "role"), "main");
     cr_expect_eq(json_integer_value(json_object_get(c, "hidden_size")), 256);
     cr_expect_str_eq(text_of(c, "weight_scheme"), "mxfp8");
+    cr_expect_str_eq(text_of(c, "dtype"), "bf16");
+    cr_expect_str_eq(text_of(c, "activation"), "silu");
     cr_expect_str_eq(text_of(c, "activation_scheme"), "mxfp8");
     cr_expect_eq(json_integer_value(json_object_get(q, "tokens")), 8);
     cr_expect_eq(json_integer_value(json_object_get(q, "world")), 1);
