@@ -485,7 +485,7 @@ Test(lutb, weights)
         float x[512];
         double w[512], scaled[512];
         uint8_t codes[8], other[8];
-        int shift = n % 4 == 0 ? 900 : n % 4 == 1 ? -900 : n % 41 - 20;
+        int shift = n % 4 == 0 ? 1000 : n % 4 == 1 ? -1000 : n % 41 - 20;
         varied_tile(&seed, n, x);
         for (int p = 0; p < 512; p++) {
             w[p] = xorshift(&seed) % 4 ? 1 + (double)(xorshift(&seed) >> 16) : 0;
