@@ -61,4 +61,15 @@ tests_unit_test_mxfp8_LDADD = libmoert-numerics.la $(TEST_LDADD)
 tests_unit_test_lutb_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_lutb_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_lutb_LDADD = libmoert-numerics.la $(TEST_LDADD)
+# core/layer
+if HAVE_CRITERION
+check_PROGRAMS += tests/unit/test_layer_config tests/unit/test_chunk
+TESTS += tests/unit/test_layer_config tests/unit/test_chunk
+tests_unit_test_layer_config_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_layer_config_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_layer_config_LDADD = $(TEST_LDADD)
+tests_unit_test_chunk_SOURCES = tests/unit/test_chunk.c core/layer/chunk.c
+tests_unit_test_chunk_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_chunk_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_chunk_LDADD = libmoert-numerics.la $(TEST_LDADD)
 endif
