@@ -73,3 +73,13 @@ tests_unit_test_chunk_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_chunk_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_chunk_LDADD = libmoert-numerics.la $(TEST_LDADD)
 endif
+if HAVE_CRITERION
+if DRIVER_CPU
+check_PROGRAMS += tests/unit/test_layer_run
+TESTS += tests/unit/test_layer_run
+tests_unit_test_layer_run_SOURCES = tests/unit/test_layer_run.c tests/unit/layer_rig.h
+tests_unit_test_layer_run_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_layer_run_CFLAGS = $(TEST_CFLAGS) -pthread
+tests_unit_test_layer_run_LDADD = libmoert-cpu.la $(TEST_LDADD) $(OPENMP_CFLAGS) -lpthread
+endif
+endif
