@@ -61,6 +61,8 @@ tests_unit_test_mxfp8_LDADD = libmoert-numerics.la $(TEST_LDADD)
 tests_unit_test_lutb_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_lutb_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_lutb_LDADD = libmoert-numerics.la $(TEST_LDADD)
+endif
+
 # core/layer
 if HAVE_CRITERION
 check_PROGRAMS += tests/unit/test_layer_config tests/unit/test_chunk
