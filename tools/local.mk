@@ -10,3 +10,8 @@ moert_SOURCES = \
 moert_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) -pthread
 moert_LDADD = libmoert.la $(JANSSON_LIBS) -lm
 moert_LDFLAGS = $(AM_LDFLAGS) -pthread
+# quantize, dequantize
+moert_SOURCES += \
+	tools/quantize.c tools/dequantize.c tools/quantize_checkpoint.c tools/quantize_file.c tools/quantize_file.h \
+	tools/quantize_plan.c tools/quantize_run.c tools/quantize_work.c \
+	tools/files.c tools/files.h tools/progress.c tools/progress.h

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 const struct tool_command *const tool_commands[] = {
-    &cmd_info, &cmd_select, &cmd_route, &cmd_align, &cmd_run, &cmd_verify, &cmd_bench, NULL,
+    &cmd_info, &cmd_select, &cmd_quantize, &cmd_dequantize, &cmd_route, &cmd_align, &cmd_run, &cmd_verify, &cmd_bench, NULL,
 };
 
 /* NO_COLOR (https://no-color.org) and TERM are the terminal's business, not options of moert. */

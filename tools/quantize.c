@@ -168,9 +168,7 @@ const struct tool_command cmd_quantize = {
     "quantize",
     run,
     "quantise the weights of a file or a checkpoint to MXFP8 or LUT-B",
-    "SRC DST --format mxfp8|lut-b [--fit optimal|multistart|farthest] [--keep-zero]\n"
-    "[--scale-rule rceil|floor|ceil|even] [--nan poison|contain|error]\n"
-    "[--include GLOB]... [--exclude GLOB]... [--jobs N] [--report FILE.json] [--resume]",
+    "SRC DST --format mxfp8|lut-b [OPTION]...",
     options,
     "SRC is a safetensors file or a checkpoint directory; DST is the same kind. Of a directory the routed experts are "
     "converted and everything else is copied byte for byte; of a file every floating tensor with two or more "

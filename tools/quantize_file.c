@@ -207,9 +207,9 @@ static moert_status_t convert(struct quant_run *run, const struct quant_step *s,
     chunk = rows_per_chunk(bytes);
     if (chunk > s->rows)
         chunk = s->rows;
-    out = malloc(chunk * bytes[1] ? chunk * bytes[1] : 1);
+    out = malloc(chunk * bytes[1] + 1); /* never of size 0 */
     if (encode)
-        out2 = malloc(s->rows * bytes[2] ? s->rows * bytes[2] : 1);
+        out2 = malloc(s->rows * bytes[2] + 1);
     if (!out || (encode && !out2))
         status = tool_no_memory(err);
     for (uint64_t row = 0; row < s->rows && s->cols && !status;) {
