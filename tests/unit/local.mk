@@ -85,3 +85,11 @@ tests_unit_test_layer_run_CFLAGS = $(TEST_CFLAGS) -pthread
 tests_unit_test_layer_run_LDADD = libmoert-cpu.la $(TEST_LDADD) $(OPENMP_CFLAGS) -lpthread
 endif
 endif
+
+if HAVE_CRITERION
+check_PROGRAMS += tests/unit/test_checkpoint
+TESTS += tests/unit/test_checkpoint
+tests_unit_test_checkpoint_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_checkpoint_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_checkpoint_LDADD = $(TEST_LDADD)
+endif
