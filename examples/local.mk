@@ -1,6 +1,6 @@
 # examples/: a program that uses the library, the first run of ./quickstart, and the shipped model.
 EXTRA_DIST += examples/run_layer.c examples/first-run.sh
-EXTRA_PROGRAMS += examples/run_layer
+check_PROGRAMS += examples/run_layer
 examples_run_layer_SOURCES = examples/run_layer.c
 examples_run_layer_CFLAGS = $(AM_CFLAGS)
 examples_run_layer_LDADD = libmoert.la
