@@ -93,3 +93,5 @@ tests_unit_test_checkpoint_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_checkpoint_CFLAGS = $(TEST_CFLAGS)
 tests_unit_test_checkpoint_LDADD = $(TEST_LDADD)
 endif
+
+include tests/unit/routing.mk
