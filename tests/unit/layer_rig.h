@@ -36,6 +36,8 @@ struct rig {
     moert_queue_t *queue;
     moert_safetensors_t *file;
     struct moert_error err;
+    moert_buffer_t *buffers[64]; /* of rig_upload, freed by rig_close */
+    int buffer_count;
 };
 
 #define RIG_OK(rig, call)                                                                                              \
@@ -136,6 +138,8 @@ static inline void rig_load(struct rig *rig, const char *file)
 
 static inline void rig_close(struct rig *rig)
 {
+    for (int i = 0; i < rig->buffer_count; i++)
+        moert_buffer_free(rig->buffers[i]);
     moert_queue_destroy(rig->queue);
     moert_context_destroy(rig->context);
     moert_safetensors_close(rig->file);
@@ -278,6 +282,8 @@ static inline moert_buffer_t *rig_upload(struct rig *rig, const void *host, uint
     moert_buffer_t *buffer = NULL;
 
     RIG_OK(rig, moert_buffer_alloc(rig->context, 0, MOERT_MEMORY_DEVICE, bytes, 0, &buffer, &rig->err));
+    cr_assert_lt(rig->buffer_count, 64);
+    rig->buffers[rig->buffer_count++] = buffer;
     RIG_OK(rig, moert_copy_in(rig->queue, buffer, 0, host, bytes, &rig->err));
     RIG_OK(rig, moert_queue_wait(rig->queue, UINT64_MAX, UINT64_MAX, NULL, &rig->err));
     return buffer;

@@ -77,12 +77,16 @@ tests_unit_test_chunk_LDADD = libmoert-numerics.la $(TEST_LDADD)
 endif
 if HAVE_CRITERION
 if DRIVER_CPU
-check_PROGRAMS += tests/unit/test_layer_run
-TESTS += tests/unit/test_layer_run
+check_PROGRAMS += tests/unit/test_layer_run tests/unit/test_layer_weights
+TESTS += tests/unit/test_layer_run tests/unit/test_layer_weights
 tests_unit_test_layer_run_SOURCES = tests/unit/test_layer_run.c tests/unit/layer_rig.h
 tests_unit_test_layer_run_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_layer_run_CFLAGS = $(TEST_CFLAGS) -pthread
 tests_unit_test_layer_run_LDADD = libmoert-cpu.la $(TEST_LDADD) $(OPENMP_CFLAGS) -lpthread
+tests_unit_test_layer_weights_SOURCES = tests/unit/test_layer_weights.c tests/unit/layer_rig.h
+tests_unit_test_layer_weights_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_layer_weights_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_layer_weights_LDADD = libmoert-cpu.la $(TEST_LDADD) $(OPENMP_CFLAGS)
 endif
 endif
 
