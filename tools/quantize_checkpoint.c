@@ -87,7 +87,7 @@ static moert_status_t journal_begin(struct walk *w, struct moert_error *err)
         w->journal = json_incref(old);
     } else {
         w->journal = json_pack("{s:O, s:{}}", "options", options, "done");
-        status = w->journal ? MOERT_OK : tool_no_memory(err);
+        status = w->journal ? write_json(w->destination, JOURNAL, w->journal, err) : tool_no_memory(err);
     }
     json_decref(old);
     json_decref(options);

@@ -1,0 +1,122 @@
+#!/bin/sh
+# tests/cli/quantize.sh: `moert quantize` and `moert dequantize` end to end (cli.md): round trip of the shipped model, bytes
+# against the library's rules, memory on a large sparse checkpoint, interruption and resumption, refusals. Prints TAP.
+set -u
+moert=$MOERT_TEST_BUILDDIR/moert
+check=$MOERT_TEST_BUILDDIR/tests/cli/quantize_check
+model=$MOERT_TEST_SRCDIR/examples/model
+dir=$(mktemp -d "${TMPDIR:-/tmp}/moert-q.XXXXXX") || exit 99
+trap 'rm -rf "$dir"' EXIT
+n=0
+
+# ok NAME COMMAND...: passes when the command does.
+ok() {
+  name=$1
+  shift
+  n=$((n + 1))
+  if "$@" >"$dir/log" 2>&1; then echo "ok $n - $name"; else echo "not ok $n - $name"; sed 's/^/# /' "$dir/log"; fi
+  grep '^#' "$dir/log"
+  return 0
+}
+
+# fails NAME CODE TEXT COMMAND...: passes when the command ends with CODE and says TEXT on stderr.
+fails() {
+  name=$1 code=$2 text=$3
+  shift 3
+  n=$((n + 1))
+  "$@" >/dev/null 2>"$dir/log"
+  got=$?
+  if [ $got -eq "$code" ] && { [ -z "$text" ] || grep -qF -e "$text" "$dir/log"; }; then echo "ok $n - $name"; else
+    echo "not ok $n - $name"
+    echo "# exit $got, expected $code and \"$text\""
+    sed 's/^/# /' "$dir/log"
+  fi
+}
+
+no_temporaries() { ! find "$1" -name '*.tmp.*' | grep .; }
+# is_json_true FILE PYTHON-EXPRESSION over j
+json_is() { "$MOERT_TEST_PYTHON" -c "import json,sys; j=json.load(open(sys.argv[1])); sys.exit(not ($2))" "$1"; }
+
+for format in mxfp8 lut-b; do
+  ok "$format: the model is quantised" "$moert" quantize "$model" "$dir/$format" --format $format --report "$dir/$format.json"
+  ok "$format: bytes are the library's, other tensors are unchanged" \
+    "$check" bytes "$model/model.safetensors" "$dir/$format/model.safetensors" $format
+  ok "$format: other files are copied" cmp "$model/sample.txt" "$dir/$format/sample.txt"
+  ok "$format: and back" "$moert" dequantize "$dir/$format" "$dir/$format.back"
+  ok "$format: weights are the decoded codes, other tensors are unchanged" \
+    "$check" decoded "$dir/$format/model.safetensors" "$dir/$format.back/model.safetensors"
+  ok "$format: one thread gives the same bytes" sh -c \
+    "'$moert' quantize '$model' '$dir/$format.1' --format $format --jobs 1 && diff -r '$dir/$format' '$dir/$format.1'"
+  ok "$format: a second quantisation of the decoded weights" "$moert" quantize "$dir/$format.back" "$dir/$format.2" --format $format
+  ok "$format: decodes to the same weights" sh -c "'$moert' dequantize '$dir/$format.2' '$dir/$format.3' &&
+    cmp '$dir/$format.3/model.safetensors' '$dir/$format.back/model.safetensors'"
+done
+
+if [ -n "$MOERT_TEST_PYTHON" ]; then
+  ok "lut-b: config.json has the format" json_is "$dir/lut-b/config.json" \
+    "j['quantization_config']['format']=='lut-b' and j['quantization_config']['quant_method']=='compressed-tensors' and
+     j['quantization_config']['config_groups']['group_0']['weights']=={'num_bits':3,'type':'codebook','strategy':'block',
+     'block_structure':[8,64],'symmetric':True,'dynamic':False} and j['hidden_size']==256"
+  ok "mxfp8: config.json has the format" json_is "$dir/mxfp8/config.json" \
+    "{k:j['quantization_config']['config_groups']['group_0']['weights'][k] for k in ('num_bits','type','strategy','group_size',
+     'symmetric','scale_dtype')}=={'num_bits':8,'type':'float','strategy':'group','group_size':32,'symmetric':True,
+     'scale_dtype':'uint8'}"
+  ok "dequantised config.json has none" json_is "$dir/lut-b.back/config.json" "'quantization_config' not in j"
+  ok "report: 192 tensors with SNR, error, bits, time" json_is "$dir/lut-b.json" \
+    "j['schema']==1 and len(j['tensors'])==192 and all(t['bits_per_weight']==3.125 and 13<t['snr_db']<17 and t['max_error']>0
+     and t['time_ns']>0 for t in j['tensors'])"
+  ok "report: mxfp8" json_is "$dir/mxfp8.json" \
+    "all(t['bits_per_weight']==8.25 and 30<t['snr_db']<33 for t in j['tensors']) and len(j['tensors'])==192"
+fi
+
+ok "multistart fit" "$moert" quantize "$model/model.safetensors" "$dir/ms.safetensors" --format lut-b --fit multistart \
+  --include '*.layers.0.mlp.experts.*'
+ok "optimal is never worse than multistart on any tile" \
+  "$check" better "$model/model.safetensors" "$dir/lut-b/model.safetensors" "$dir/ms.safetensors"
+ok "a file: every floating matrix" "$moert" quantize "$model/model.safetensors" "$dir/all.safetensors" --format mxfp8 \
+  --exclude '*.embed_tokens.*'
+ok "a file: bytes" "$check" bytes "$model/model.safetensors" "$dir/all.safetensors" mxfp8
+
+mkdir "$dir/large" "$dir/sharded" "$dir/unquantisable"
+ok "sharded source" "$check" split "$model/model.safetensors" "$dir/sharded" 6
+cp "$model/config.json" "$dir/sharded"
+fails "SIGINT ends with 130" 130 "" "$check" interrupt "$dir/part/model-00002-of-00006.safetensors" \
+  "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit multistart --jobs 1
+ok "SIGINT leaves no partial file" no_temporaries "$dir/part"
+ok "SIGINT: complete shards stay, config.json is not there yet" \
+  sh -c "test -f '$dir/part/model-00001-of-00006.safetensors' && ! test -e '$dir/part/config.json'"
+touch -r "$dir/part/model-00001-of-00006.safetensors" "$dir/stamp"
+fails "--resume with other options is refused" 3 "had other options" \
+  "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit optimal --resume
+fails "--resume keeps complete shards" 0 "model-00001-of-00006.safetensors is complete" \
+  "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit multistart --jobs 2 --resume
+ok "the kept shard was not written again" sh -c \
+  "! test '$dir/part/model-00001-of-00006.safetensors' -nt '$dir/stamp'"
+ok "uninterrupted run" "$moert" quantize "$dir/sharded" "$dir/whole" --format lut-b --fit multistart
+ok "--resume gives what an uninterrupted run gives" diff -r "$dir/part" "$dir/whole"
+ok "shards come back" "$moert" dequantize "$dir/whole" "$dir/whole.back"
+
+ok "large sparse checkpoint" "$check" large "$dir/large"
+ok "8 GiB: peak memory below 1 GiB + the largest tensor (64 MiB)" \
+  "$check" peak 1088 "$moert" quantize "$dir/large" "$dir/large.q" --format mxfp8 --quiet
+
+fails "no format" 2 "--format mxfp8 or --format lut-b is required" "$moert" quantize "$model" "$dir/x"
+fails "unknown format" 2 "mxfp8" "$moert" quantize "$model" "$dir/x" --format mxfp9
+fails "one operand" 2 "SRC DST" "$moert" quantize "$model" --format mxfp8
+fails "--calibrate" 2 "--calibrate is not available" "$moert" quantize "$model" "$dir/x" --format lut-b --calibrate t
+fails "html report" 2 "only FILE.json" "$moert" quantize "$model" "$dir/x" --format lut-b --report r.html
+fails "--fit with mxfp8" 2 "--fit belongs to --format lut-b" "$moert" quantize "$model" "$dir/x" --format mxfp8 --fit optimal
+fails "--scale-rule with lut-b" 2 "lut-b has no scale" "$moert" quantize "$model" "$dir/x" --format lut-b --scale-rule floor
+fails "--nan with lut-b" 2 "only --nan error" "$moert" quantize "$model" "$dir/x" --format lut-b --nan poison
+fails "--keep-zero with farthest" 2 "needs --fit optimal" "$moert" quantize "$model" "$dir/x" --format lut-b --keep-zero --fit farthest
+fails "--jobs 0" 2 "--jobs" "$moert" quantize "$model" "$dir/x" --format lut-b --jobs 0
+fails "pattern without a match" 3 "matches no tensor" "$moert" quantize "$model" "$dir/x" --format lut-b --include 'nothing*'
+fails "missing source" 3 "No such file" "$moert" quantize "$dir/none" "$dir/x" --format lut-b
+fails "shape that does not fit" 3 "LUT-B needs N % 8 = 0 and K % 64 = 0" "$moert" quantize \
+  "$MOERT_TEST_DATA/vectors/routing.safetensors" "$dir/x" --format lut-b
+fails "already quantised" 3 "already has a quantization_config" "$moert" quantize "$dir/lut-b" "$dir/x" --format mxfp8
+fails "nothing to dequantise" 3 "no tensor to convert" "$moert" dequantize "$model" "$dir/x"
+fails "output inside the source" 2 "lies in" "$moert" quantize "$dir/sharded" "$dir/sharded/out" --format mxfp8
+fails "output cannot be written" 6 "No such file" "$moert" quantize "$model/model.safetensors" "$dir/no/x" --format mxfp8
+ok "nothing was left by refused runs" sh -c "! test -e '$dir/x'"
+echo "1..$n"
