@@ -160,7 +160,8 @@ const struct tool_command cmd_align = {
     .name = "align",
     .run = run,
     .help = "slots grouped by expert, padded to blocks",
-    .synopsis = "IN OUT --block-size B --num-experts E [--ignore-invalid] [--pad-sorted-ids] [--json]",
+    .synopsis = "IN OUT --block-size B --num-experts E [--ignore-invalid] [--pad-sorted-ids]\n"
+                "[--json]",
     .options = options,
     .details = "IN holds topk_ids I32 or I64 [T,K] and optionally expert_map I32 [E] (local expert or -1). OUT gets "
                "sorted_token_ids, expert_ids and num_tokens_post_padded, all I32.",

@@ -186,10 +186,10 @@ static void print_md(const struct bench_request *r, const struct bench_machine *
 {
     char cache[32];
 
-    printf("moert %s bench %s, seed %llu, compiler %s\n\n%s, %u threads, last-level cache %s, load %.2f%s\n",
+    printf("moert %s bench %s, seed %llu, compiler %s\n\n%s, %u threads, last-level cache %s, load %.2f\n%s",
            moert_version(), r->what, (unsigned long long)r->seed, __VERSION__, m->cpu, m->threads,
            tool_bytes(m->cache, cache), m->load,
-           m->load > 0.3 * m->threads ? " - the machine is busy: figures are disturbed" : "");
+           m->load > 0.3 * m->threads ? "the machine is busy: figures are disturbed\n" : "");
     if (!strcmp(r->what, "layer")) {
         print_limits("before", &m->before);
         print_limits("after ", &m->after);

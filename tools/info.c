@@ -218,6 +218,8 @@ static void print_devices(const struct tool *tool, moert_context_t *context)
     char total[32], available[32];
 
     heading(tool, "Devices");
+    if (!moert_device_count(context))
+        printf("  none\n");
     tool_table_right(table, 2);
     tool_table_right(table, 3);
     for (uint32_t i = 0; i < moert_device_count(context); i++) {
@@ -244,6 +246,8 @@ static void print_backends(const struct tool *tool, moert_context_t *context)
     struct tool_table *table = tool_table_create(4, heads);
 
     heading(tool, "Backends");
+    if (!moert_backend_count(context))
+        printf("  none\n");
     for (uint32_t i = 0; i < moert_backend_count(context); i++) {
         struct moert_backend_info b = {.size = sizeof(b)};
         char text[1024];

@@ -297,9 +297,10 @@ void tool_print_help(const struct tool_command *command)
 {
     const char *line = command->synopsis;
 
-    for (int first = 1; *line; first = 0) {
+    printf("Usage: moert %s ", command->name);
+    while (*line) {
         size_t n = strcspn(line, "\n");
-        printf("%s moert %s %.*s\n", first ? "Usage:" : "      ", command->name, (int)n, line);
+        printf("%.*s\n%s", (int)n, line, line[n] ? "           " : "");
         line += n + (line[n] != 0);
     }
     printf("\n");

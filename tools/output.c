@@ -195,8 +195,11 @@ static void print_last(const char *text, size_t start)
         size_t cut = room;
         while (cut && text[cut] != ' ')
             cut--;
-        if (!cut)
+        if (!cut) {
             cut = room + strcspn(text + room, " ");
+            if (!text[cut])
+                break;
+        }
         printf("%.*s\n%*s", (int)cut, text, (int)start, "");
         text += cut + strspn(text + cut, " ");
     }
@@ -237,7 +240,8 @@ void tool_table_print(const struct tool *tool, struct tool_table *table, const c
         if (n > width[i % table->columns])
             width[i % table->columns] = n;
     }
-    for (size_t row = 0; row < rows; row++) {
+    /* A heading without rows says nothing. */
+    for (size_t row = 0; rows > 1 && row < rows; row++) {
         if (!row && tool->colour)
             printf("\033[1m");
         print_row(table, row, width, indent);

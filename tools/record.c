@@ -56,6 +56,18 @@ static const char *need_text(const json_t *check, char *text, size_t size)
     return text;
 }
 
+/* A check whose `have` is a sentence (op none, nothing needed) is that sentence; else code, have and need. */
+static int check_text(const json_t *check, char *text, size_t size)
+{
+    const json_t *have = json_object_get(check, "have"), *need = json_object_get(check, "need");
+    char got[400], wanted[420];
+
+    if (json_is_string(have) && (!need || json_is_null(need)))
+        return snprintf(text, size, "%s", json_string_value(have));
+    return snprintf(text, size, "%s have %s need %s", string_of(check, "code"),
+                    have ? value_text(have, got, sizeof(got)) : "-", need_text(check, wanted, sizeof(wanted)));
+}
+
 /* Failing checks of a candidate in one line. */
 static void failing(const json_t *candidate, char *text, size_t size)
 {
@@ -64,13 +76,13 @@ static void failing(const json_t *candidate, char *text, size_t size)
 
     text[0] = 0;
     for (size_t i = 0; i < json_array_size(checks) && n + 1 < size; i++) {
-        const json_t *check = json_array_get(checks, i), *have = json_object_get(check, "have");
-        char got[200], need[420];
+        const json_t *check = json_array_get(checks, i);
+        char one[1000];
         int k;
         if (strcmp(string_of(check, "verdict"), "fail"))
             continue;
-        k = snprintf(text + n, size - n, "%s%s have %s need %s", n ? "; " : "", string_of(check, "code"),
-                     have ? value_text(have, got, sizeof(got)) : "-", need_text(check, need, sizeof(need)));
+        check_text(check, one, sizeof(one));
+        k = snprintf(text + n, size - n, "%s%s", n ? "; " : "", one);
         n += k > 0 ? (size_t)k : 0;
     }
     if (!n && json_is_object(removed))
@@ -100,19 +112,22 @@ const char *tool_record_reason(const json_t *record, char text[256])
 
 static void print_checks(const struct tool *tool, const json_t *candidate)
 {
-    static const char *const heads[] = {"check", "verdict", "have", "need, and what would change it"};
-    struct tool_table *table = tool_table_create(4, heads);
+    static const char *const heads[] = {"check", "verdict", "what was found, what is needed, what would change it"};
+    struct tool_table *table = tool_table_create(3, heads);
     const json_t *checks = json_object_get(candidate, "checks");
 
     printf("\n%s\n", string_of(candidate, "id"));
     for (size_t i = 0; i < json_array_size(checks); i++) {
         const json_t *check = json_array_get(checks, i), *have = json_object_get(check, "have");
-        char got[48], need[420];
+        const json_t *need = json_object_get(check, "need");
+        char got[400], wanted[420];
         const char *fix = string_of(check, "fix");
         tool_table_cell(table, "%s", string_of(check, "code"));
         tool_table_cell(table, "%s", string_of(check, "verdict"));
-        tool_table_cell(table, "%s", have ? value_text(have, got, sizeof(got)) : "-");
-        tool_table_cell(table, "%s%s%s", need_text(check, need, sizeof(need)), *fix ? "; " : "", fix);
+        tool_table_cell(table, "%s%s%s%s%s", have ? value_text(have, got, sizeof(got)) : "-",
+                        need && !json_is_null(need) ? "; need " : "",
+                        need && !json_is_null(need) ? need_text(check, wanted, sizeof(wanted)) : "", *fix ? "; " : "",
+                        fix);
     }
     tool_table_print(tool, table, "  ");
 }

@@ -79,8 +79,10 @@ static void print_text(const struct tool *tool, const struct request *r, const j
     const struct moert_layer_config *c = &r->source.config;
     char weights[32], workspace[32], reason[256];
 
-    printf("layer      %s%s%d: %s weights, hidden %llu, intermediate %llu, %u experts, top %u\n", c->name,
-           *c->name ? "#" : "layer #", c->index, moert_scheme_name(c->weight_scheme),
+    printf("layer      %s", *c->name ? c->name : "(no name)");
+    if (c->index >= 0)
+        printf(" #%d", c->index);
+    printf(": %s weights, hidden %llu, intermediate %llu, %u experts, top %u\n", moert_scheme_name(c->weight_scheme),
            (unsigned long long)c->hidden_size, (unsigned long long)c->intermediate_size, c->num_experts, c->top_k);
     if (winner) {
         int here = json_is_true(json_object_get(device, "present"));
