@@ -228,6 +228,8 @@ static double measure(const struct bench_machine *machine, enum what what, uint6
 
     if (limit && bytes > limit)
         bytes = limit;
+    if (bytes > UINT64_C(1) << 30)
+        bytes = UINT64_C(1) << 30;
     if (!workers || pthread_barrier_init(&barrier, NULL, n + 1)) {
         free(workers);
         return 0;

@@ -15,3 +15,6 @@ moert_SOURCES += \
 	tools/quantize.c tools/dequantize.c tools/quantize_checkpoint.c tools/quantize_file.c tools/quantize_file.h \
 	tools/quantize_plan.c tools/quantize_run.c tools/quantize_work.c \
 	tools/files.c tools/files.h tools/progress.c tools/progress.h
+dist_man_MANS += man/moert.1
+bashcompletiondir = @bashcompletiondir@
+dist_bashcompletion_DATA = completions/moert

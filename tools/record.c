@@ -27,7 +27,7 @@ static const char *value_text(const json_t *value, char *text, size_t size)
     case JSON_ARRAY:
         for (size_t i = 0; i < json_array_size(value) && n + 1 < size; i++) {
             char item[128];
-            int k = snprintf(text + n, size - n, "%s%s", i ? "," : "",
+            int k = snprintf(text + n, size - n, "%s%s", i ? ", " : "",
                              value_text(json_array_get(value, i), item, sizeof(item)));
             n += k > 0 ? (size_t)k : 0;
         }

@@ -82,8 +82,9 @@ static void print_text(const struct tool *tool, const struct request *r, const j
     printf("layer      %s", *c->name ? c->name : "(no name)");
     if (c->index >= 0)
         printf(" #%d", c->index);
-    printf(": %s weights, hidden %llu, intermediate %llu, %u experts, top %u\n", moert_scheme_name(c->weight_scheme),
-           (unsigned long long)c->hidden_size, (unsigned long long)c->intermediate_size, c->num_experts, c->top_k);
+    printf("\nsizes      %s weights, hidden %llu, intermediate %llu, %u experts, top %u\n",
+           moert_scheme_name(c->weight_scheme), (unsigned long long)c->hidden_size,
+           (unsigned long long)c->intermediate_size, c->num_experts, c->top_k);
     if (winner) {
         int here = json_is_true(json_object_get(device, "present"));
         printf("backend    %s\n", json_string_value(json_object_get(winner, "backend")));

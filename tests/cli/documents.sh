@@ -18,7 +18,7 @@ for c in $("$moert" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p');
       continue
       ;;
     esac
-    grep -qE -- "^\.(TP|BR?|BI|IR).*|--$o" section && grep -qE -- "--$o([^a-z0-9-]|\$)" section
+    grep -qE -- "--$o([^a-z0-9-]|\$)" section
     ok $? "man page: $c --$o"
     grep -qE -- "--$o([^a-z0-9-]|\$)" words
     ok $? "completion: $c --$o"
