@@ -57,18 +57,21 @@ static struct tiles cut_scratch(const struct moert_align_job *job, void *scratch
     return s;
 }
 
-static void narrow(const struct moert_align_job *job, const int32_t *restrict ids, uint32_t count,
-                   uint16_t *restrict buckets)
+/* Whole steps of ids without a table: a fixed inner count lets the compiler use vectors. */
+static void narrow_steps(const int32_t *restrict ids, uint32_t count, uint32_t experts, uint16_t *restrict buckets)
 {
-    const uint32_t e = job->experts;
-    uint32_t i = 0;
+    for (uint32_t i = 0; i < count; i += STEP)
+        for (uint32_t k = 0; k < STEP; k++)
+            buckets[i + k] = (uint16_t)(moert_id_valid(ids[i + k], experts) ? (uint32_t)ids[i + k] : experts);
+}
 
-    if (!job->bucket_of)
-        for (; i + STEP <= count; i += STEP) /* a fixed inner count lets the compiler use vectors */
-            for (uint32_t k = 0; k < STEP; k++)
-                buckets[i + k] = (uint16_t)moert_align_bucket(ids[i + k], e, NULL);
-    for (; i < count; i++)
-        buckets[i] = (uint16_t)moert_align_bucket(ids[i], e, job->bucket_of);
+static void narrow(const struct moert_align_job *job, const int32_t *ids, uint32_t count, uint16_t *buckets)
+{
+    uint32_t whole = job->bucket_of ? 0 : count / STEP * STEP;
+
+    narrow_steps(ids, whole, job->experts, buckets);
+    for (uint32_t i = whole; i < count; i++)
+        buckets[i] = (uint16_t)moert_align_bucket(ids[i], job->experts, job->bucket_of);
 }
 
 /* Counts the buckets of each part, and notes what each slot found: its rank in bucket and part. Part p is slots
