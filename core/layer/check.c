@@ -314,13 +314,31 @@ static uint32_t columns_of(const struct moert_layer *layer, const struct moert_t
     return layer->router_columns;
 }
 
+/* Arrays that the core makes for a whole call: [T,K+n], [T,H], [T,E] of up to 8 bytes an element. */
+static moert_status_t check_sizes(const struct moert_call *call, struct moert_error *err)
+{
+    const struct {
+        const char *name;
+        uint64_t columns;
+    } arrays[] = {{"slots", call->slots},
+                  {"elements of hidden_states", call->layer->config.hidden_size},
+                  {"logits", call->logits_columns}};
+
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) {
+        uint64_t product;
+        if (!moert_mul(call->tokens, arrays[i].columns, &product) || product > INT64_MAX / 8)
+            return moert_fail(err, MOERT_E_TOO_LARGE, "too-large", "%llu tokens x %llu %s exceed 64 bits",
+                              (unsigned long long)call->tokens, (unsigned long long)arrays[i].columns, arrays[i].name);
+    }
+    return MOERT_OK;
+}
+
 moert_status_t moert_call_check(struct moert_call *call, struct moert_error *err)
 {
     const struct moert_layer_config *c = &call->layer->config;
     const struct moert_layer_args *a = call->args;
     struct want list[MAX_TENSORS];
     uint32_t count;
-    uint64_t product;
     moert_status_t status = check_header(call, err);
 
     if (status)
@@ -335,9 +353,8 @@ moert_status_t moert_call_check(struct moert_call *call, struct moert_error *err
         status = check_given(call, err);
     if (!status)
         status = check_hook(call, err);
-    if (!status && (!moert_mul(call->tokens, call->slots, &product) || product > INT64_MAX))
-        status = moert_fail(err, MOERT_E_TOO_LARGE, "too-large", "%llu tokens x %u slots exceed 64 bits",
-                            (unsigned long long)call->tokens, call->slots);
+    if (!status)
+        status = check_sizes(call, err);
     if (status)
         return status;
     count = list_tensors(call, list);

@@ -380,13 +380,18 @@ static moert_status_t renumber_index(struct moert_call *call, struct moert_error
     return ops->copy_in(queue, item->buffer, item->offset, copy->host, bytes, err);
 }
 
+/* Rows and indexes that a hook reads count against the workspace limit. Saturates: the cut then reports too-large. */
 static uint64_t hook_bytes(const struct moert_call *call)
 {
     const struct moert_layer_config *c = &call->layer->config;
+    uint64_t bytes = 0;
 
     if (!call->args->hook)
         return 0;
-    return call->slots * (c->hidden_size * moert_dtype_size(c->dtype) + sizeof(int32_t));
+    if (!moert_mul(c->hidden_size, moert_dtype_size(c->dtype), &bytes) || !moert_add(bytes, sizeof(int32_t), &bytes) ||
+        !moert_mul(bytes, call->slots, &bytes))
+        return UINT64_MAX;
+    return bytes;
 }
 
 static moert_status_t prepare(struct moert_call *call, struct moert_error *err)

@@ -74,8 +74,8 @@ struct moert_stage {
     uint64_t staged_bytes, allocations;
 };
 
-/* Elements that a tensor's shape names, and bytes from its lowest to past its highest element relative to element 0.
- * 0 when they do not fit 64 bits. */
+/* Bytes from a tensor's lowest element up to element 0, and from there to past its highest one. 0 when these or the
+ * bytes of a dense copy do not fit 63 bits. */
 int moert_tensor_extent(const struct moert_tensor *tensor, uint64_t *ret_below, uint64_t *ret_above);
 int moert_tensor_given(const struct moert_tensor *tensor);
 

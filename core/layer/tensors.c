@@ -27,6 +27,9 @@ int moert_tensor_extent(const struct moert_tensor *tensor, uint64_t *ret_below, 
 
     if (tensor->rank > MOERT_MAX_RANK || !moert_product(tensor->shape, tensor->rank, &elements))
         return 0;
+    if (elements >
+        INT64_MAX / (size ? size : 1)) /* strides of 0 reach further than memory does; a dense copy does not */
+        return 0;
     for (uint32_t i = 0; i < tensor->rank && elements; i++) {
         int64_t stride = tensor->strides[i];
         uint64_t step = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride, span;

@@ -11,12 +11,13 @@ static moert_status_t reserve(struct moert_layer *layer, struct moert_stage *sta
     const struct moert_layer_config *c = &layer->config;
     uint64_t row = c->hidden_size * moert_dtype_size(c->dtype), slots = (uint64_t)c->top_k + c->num_fused_shared;
     uint64_t logits = layer->router_weight ? layer->router_columns * moert_dtype_size(layer->logits_dtype) : 0;
+    int reads_x = layer->router_weight || layer->shared_gate; /* the core computes from x on the host */
     int shares = (layer->device->desc.flags & MOERT_DEVICE_F_HOST_MEMORY) != 0;
     const struct {
         enum moert_slot slot;
         uint64_t device, host;
     } rows[] = {
-        {MOERT_SLOT_X, shares ? 0 : row, 0},
+        {MOERT_SLOT_X, shares ? 0 : row, reads_x ? row : 0},
         {MOERT_SLOT_IDS, shares ? 0 : slots * 4, c->router.kind == MOERT_ROUTER_GIVEN ? 0 : slots * 4},
         {MOERT_SLOT_WEIGHTS, shares ? 0 : slots * 4, c->router.kind == MOERT_ROUTER_GIVEN ? 0 : slots * 4},
         {MOERT_SLOT_LOGITS, 0, logits},

@@ -30,6 +30,10 @@ static struct moert_backend rig_backend;
 static const struct moert_backend *rig_backends[1];
 static int rig_refuse_host; /* discrete: host buffers may not take part in runs */
 static uint64_t rig_alignment;
+static uint32_t rig_add_flags;               /* flags that the backend is given */
+static struct moert_backend_ops rig_run_ops; /* its ops when a test sets rig_run */
+static moert_status_t (*rig_run)(moert_drv_layer *layer, moert_drv_queue *queue, const struct moert_run_args *args,
+                                 struct moert_error *err);
 
 struct rig {
     moert_context_t *context;
@@ -108,6 +112,12 @@ static inline void rig_open(struct rig *rig, int memory, uint32_t without_flags)
     rig_driver = mcpu_driver;
     rig_backend = *mcpu_driver.backends[0];
     rig_backend.flags &= ~without_flags;
+    rig_backend.flags |= rig_add_flags;
+    if (rig_run) {
+        rig_run_ops = *rig_backend.ops;
+        rig_run_ops.run = rig_run;
+        rig_backend.ops = &rig_run_ops;
+    }
     rig_backends[0] = &rig_backend;
     rig_driver.backends = rig_backends;
     rig_driver.backend_count = 1;

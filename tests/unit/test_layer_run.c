@@ -809,6 +809,25 @@ Test(layer_run, device_tensors_stay_inside_their_buffer)
     bench_close(&b);
 }
 
+/* A stride of 0 repeats a row: small in memory, as large as its shape for a copy. */
+Test(layer_run, shapes_beyond_any_memory_are_refused)
+{
+    struct bench b;
+    struct moert_layer_args a;
+
+    bench_open(&b, RIG_SHARED_MEMORY, 0, 8192);
+    a = b.args;
+    a.x.strides[0] = a.ids.strides[0] = a.weights.strides[0] = 0;
+    a.x.shape[0] = a.ids.shape[0] = a.weights.shape[0] = a.output.shape[0] = 1ull << 57;
+    RIG_FAILS(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err), MOERT_E_TOO_LARGE, "too-large",
+              "144115188075855872 tokens x 128 elements of hidden_states exceed 64 bits");
+    a = b.args;
+    a.x.strides[0] = 0; /* one row for every token is legal */
+    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
+    cr_assert_eq(memcmp(b.out, b.want, 256), 0);
+    bench_close(&b);
+}
+
 Test(layer_run, zero_tokens_touch_nothing)
 {
     struct bench b;

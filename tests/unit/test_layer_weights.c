@@ -346,6 +346,58 @@ Test(layer_weights, logits_are_routed)
     logits_route(RIG_DISCRETE);
 }
 
+/* cpu.reference made into a backend that routes: logits become ids and weights in its own memory. */
+static uint64_t routed_calls;
+
+static moert_status_t run_with_logits(moert_drv_layer *layer, moert_drv_queue *queue, const struct moert_run_args *args,
+                                      struct moert_error *err)
+{
+    struct moert_router_config router = {.size = sizeof(router), .kind = MOERT_ROUTER_SOFTMAX, .renormalize = 1};
+    const struct moert_device_ops *ops = rig_driver.device;
+    struct moert_route_args route = {.size = sizeof(route), .num_experts = 4, .top_k = 2, .tokens = args->tokens};
+    struct moert_run_args with_ids = *args;
+    uint64_t n = args->tokens * 2;
+    float logits[T * 4], weights[T * 2];
+    int32_t ids[T * 2];
+
+    if (!args->logits.buffer)
+        return mcpu_driver.backends[0]->ops->run(layer, queue, args, err);
+    routed_calls++;
+    cr_assert(!args->ids.buffer && !args->weights.buffer);
+    cr_assert_eq(ops->copy_out(queue, logits, args->logits.buffer, args->logits.offset, n * 8, err), MOERT_OK);
+    route.logits = logits;
+    route.logits_dtype = MOERT_F32;
+    route.ids = ids;
+    route.weights = weights;
+    cr_assert_eq(moert_route(&router, &route, err), MOERT_OK);
+    cr_assert(args->out_ids.buffer && args->out_weights.buffer, "the test asks for the routing");
+    cr_assert_eq(ops->copy_in(queue, args->out_ids.buffer, args->out_ids.offset, ids, n * 4, err), MOERT_OK);
+    cr_assert_eq(ops->copy_in(queue, args->out_weights.buffer, args->out_weights.offset, weights, n * 4, err),
+                 MOERT_OK);
+    with_ids.logits = (struct moert_drv_tensor){0};
+    with_ids.ids = args->out_ids;
+    with_ids.weights = args->out_weights;
+    with_ids.out_ids = with_ids.out_weights = (struct moert_drv_tensor){0};
+    return mcpu_driver.backends[0]->ops->run(layer, queue, &with_ids, err);
+}
+
+static void backend_routes(int memory)
+{
+    rig_add_flags = MOERT_BACKEND_F_ROUTES;
+    rig_run = run_with_logits;
+    routed_calls = 0;
+    logits_route(memory);
+    cr_assert_eq(routed_calls, (T + 6) / 7, "logits on the device go to the backend, chunk by chunk");
+    rig_add_flags = 0;
+    rig_run = NULL;
+}
+
+Test(layer_weights, a_backend_that_routes_gets_device_logits)
+{
+    backend_routes(RIG_SHARED_MEMORY);
+    backend_routes(RIG_DISCRETE);
+}
+
 /* The layer's own gate: bf16 weight with f32 bias, logits rounded to bf16, correction bias. */
 static void own_router(int memory)
 {
