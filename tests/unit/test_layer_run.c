@@ -237,92 +237,112 @@ Test(layer_run, workspace_limit_below_one_token)
 
 /* ---- tensors of every kind ---- */
 
-static void kinds_of_tensors(int memory)
+static void device_tensors(struct bench *b)
 {
-    struct bench b;
-    struct moert_layer_args a;
-    uint8_t *odd;
-    int64_t ids64[260];
-    uint16_t *wide;
+    struct moert_layer_args a = b->args;
 
-    bench_open(&b, memory, 0, 128);
-    a = b.args;
-    a.x = rig_on_device(&b.rig, &b.args.x);
-    a.ids = rig_on_device(&b.rig, &b.args.ids);
-    a.weights = rig_on_device(&b.rig, &b.args.weights);
-    a.output = rig_on_device(&b.rig, &b.args.output);
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-    rig_download(&b.rig, &a.output, b.out, b.bytes);
-    bench_same(&b, "device tensors");
+    a.x = rig_on_device(&b->rig, &b->args.x);
+    a.ids = rig_on_device(&b->rig, &b->args.ids);
+    a.weights = rig_on_device(&b->rig, &b->args.weights);
+    a.output = rig_on_device(&b->rig, &b->args.output);
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    rig_download(&b->rig, &a.output, b->out, b->bytes);
+    bench_same(b, "device tensors");
+}
 
-    /* rows of 160 elements, in both directions */
-    wide = rig_memory(130 * 160 * 2, 0xff);
-    for (int t = 0; t < 130; t++)
-        memcpy(wide + t * 160, (const uint16_t *)b.args.x.data + t * 128, 256);
-    a = b.args;
-    a.x.data = wide;
-    a.x.strides[0] = 160;
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-    bench_same(&b, "strided input");
+/* Rows of 160 elements: 128 and a gap. */
+static void spread(const struct bench *b, uint16_t wide[130 * 160])
+{
     memset(wide, 0x77, 130 * 160 * 2);
-    a = b.args;
-    a.output.data = wide;
-    a.output.strides[0] = 160;
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
+    for (int t = 0; t < 130; t++)
+        memcpy(wide + t * 160, (const uint16_t *)b->args.x.data + t * 128, 256);
+}
+
+static void gather(struct bench *b, const uint16_t wide[130 * 160])
+{
     for (int t = 0; t < 130; t++) {
-        memcpy(b.out + t * 128, wide + t * 160, 256);
+        memcpy(b->out + t * 128, wide + t * 160, 256);
         for (int i = 128; i < 160; i++)
             cr_assert_eq(wide[t * 160 + i], 0x7777, "gaps of a strided output are not touched");
     }
-    bench_same(&b, "strided output");
+}
 
-    /* the same on the device */
-    for (int t = 0; t < 130; t++)
-        memcpy(wide + t * 160, (const uint16_t *)b.args.x.data + t * 128, 256);
-    {
-        const uint64_t shape[2] = {130, 160};
-        struct moert_tensor host = moert_tensor_host(wide, MOERT_BF16, 2, shape);
-        a = b.args;
-        a.x = rig_on_device(&b.rig, &host);
-        a.x.shape[1] = 128;
-        a.output = rig_on_device(&b.rig, &host);
-        a.output.shape[1] = 128;
-        RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-        rig_download(&b.rig, &a.output, wide, 130 * 160 * 2);
-        for (int t = 0; t < 130; t++)
-            memcpy(b.out + t * 128, wide + t * 160, 256);
-        bench_same(&b, "strided device tensors");
-    }
+static void strided_tensors(struct bench *b)
+{
+    const uint64_t shape[2] = {130, 160};
+    uint16_t *wide = rig_memory(130 * 160 * 2, 0x77);
+    struct moert_tensor host = moert_tensor_host(wide, MOERT_BF16, 2, shape);
+    struct moert_layer_args a = b->args;
 
-    /* one byte off */
-    odd = rig_memory(b.bytes + 1, 0);
-    memcpy(odd + 1, b.args.x.data, b.bytes);
-    a = b.args;
-    a.x.data = odd + 1;
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-    bench_same(&b, "misaligned input");
-    a = b.args;
-    a.output.data = odd + 1;
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-    memcpy(b.out, odd + 1, b.bytes);
-    bench_same(&b, "misaligned output");
+    spread(b, wide);
+    a.x.data = wide;
+    a.x.strides[0] = 160;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    bench_same(b, "strided input");
+    a = b->args;
+    a.output.data = wide;
+    a.output.strides[0] = 160;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    gather(b, wide);
+    bench_same(b, "strided output");
 
-    /* int64 ids; an id beyond int32 is no expert, like every id outside the range */
-    for (int s = 0; s < 260; s++)
-        ids64[s] = ((const int32_t *)b.args.ids.data)[s];
-    a = b.args;
-    a.ids.data = ids64;
-    a.ids.dtype = MOERT_I64;
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-    bench_same(&b, "int64 ids");
-    ids64[0] = 0x100000000ll;
-    ids64[1] = -1;
-    RIG_OK(&b.rig, moert_layer_run(b.layer, b.rig.queue, &a, &b.rig.err));
-    for (int i = 0; i < 128; i++)
-        cr_assert_eq(b.out[i], 0, "a token without a local slot is +0");
-    cr_assert_eq(memcmp(b.out + 128, b.want + 128, b.bytes - 256), 0);
-    free(odd);
+    spread(b, wide);
+    a.x = rig_on_device(&b->rig, &host);
+    a.output = rig_on_device(&b->rig, &host);
+    a.x.shape[1] = a.output.shape[1] = 128;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    rig_download(&b->rig, &a.output, wide, 130 * 160 * 2);
+    gather(b, wide);
+    bench_same(b, "strided device tensors");
     free(wide);
+}
+
+static void misaligned_tensors(struct bench *b)
+{
+    uint8_t *odd = rig_memory(b->bytes + 1, 0);
+    struct moert_layer_args a = b->args;
+
+    memcpy(odd + 1, b->args.x.data, b->bytes);
+    a.x.data = odd + 1;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    bench_same(b, "misaligned input");
+    a = b->args;
+    a.output.data = odd + 1;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    memcpy(b->out, odd + 1, b->bytes);
+    bench_same(b, "misaligned output");
+    free(odd);
+}
+
+/* An id beyond int32 is no expert, like every id outside the range. */
+static void wide_ids(struct bench *b)
+{
+    struct moert_layer_args a = b->args;
+    int64_t ids[260];
+
+    for (int s = 0; s < 260; s++)
+        ids[s] = ((const int32_t *)b->args.ids.data)[s];
+    a.ids.data = ids;
+    a.ids.dtype = MOERT_I64;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    bench_same(b, "int64 ids");
+    ids[0] = 0x100000000ll;
+    ids[1] = -1;
+    RIG_OK(&b->rig, moert_layer_run(b->layer, b->rig.queue, &a, &b->rig.err));
+    for (int i = 0; i < 128; i++)
+        cr_assert_eq(b->out[i], 0, "a token without a local slot is +0");
+    cr_assert_eq(memcmp(b->out + 128, b->want + 128, b->bytes - 256), 0);
+}
+
+static void kinds_of_tensors(int memory)
+{
+    struct bench b;
+
+    bench_open(&b, memory, 0, 128);
+    device_tensors(&b);
+    strided_tensors(&b);
+    misaligned_tensors(&b);
+    wide_ids(&b);
     bench_close(&b);
 }
 

@@ -550,21 +550,49 @@ Test(layer_weights, fused_shared_expert)
 
 /* ---- separate shared expert and scaling ---- */
 
+/* The shared expert as a layer of its own: expert 2 of the file, weights 1 or the gate's sigmoid. */
+static void run_alone(struct rig *rig, const uint16_t gate[H], uint16_t dense[T * H])
+{
+    struct moert_layer_config single = rig_config(rig, "bf16", 'n', 1);
+    struct moert_layer_weights w = rig_weights(rig, "bf16", 0, 2, 1);
+    struct moert_layer_args a = rig_args(rig, "t17k2_dup", dense);
+    const uint64_t one[2] = {T, 1};
+    const uint16_t *x = a.x.data;
+    int refuse = rig_refuse_host;
+    int32_t zeros[T] = {0};
+    float ones[T];
+    moert_layer_t *layer;
+
+    for (int t = 0; t < T; t++) {
+        double logit = 0;
+        for (int k = 0; gate && k < H; k++)
+            logit += (double)moert_bf16_to_float(x[t * H + k]) * (double)moert_bf16_to_float(gate[k]);
+        ones[t] = gate ? (float)(1 / (1 + exp(-logit))) : 1;
+    }
+    single.num_experts = 1;
+    layer = rig_create(rig, &single);
+    rig_refuse_host = 0;
+    RIG_OK(rig, moert_layer_set_weights(layer, &w, &rig->err));
+    rig_refuse_host = refuse;
+    a.ids = moert_tensor_host(zeros, MOERT_I32, 2, one);
+    a.weights = moert_tensor_host(ones, MOERT_F32, 2, one);
+    RIG_OK(rig, moert_layer_run(layer, rig->queue, &a, &rig->err));
+    moert_layer_destroy(layer);
+}
+
 /* out = round(F * sum of rows + shared), each part from a layer of its own. */
 static void shared_expert(int memory, int gated, double factor, uint64_t max_tokens)
 {
     struct rig rig;
-    struct moert_layer_config config, single;
+    struct moert_layer_config config;
     struct moert_layer_dense d = {.size = sizeof(d)};
     struct moert_layer_args a;
     struct moert_layer_weights w;
-    moert_layer_t *layer, *alone;
+    moert_layer_t *layer;
     uint16_t got[T * H], *rows = rig_memory(2 * T * H * 2, 0xff), dense[T * H], gate[H];
-    int32_t index[2 * T], zeros[T] = {0};
-    float ones[T];
-    const uint64_t r[2] = {2 * T, H}, n = 2 * T, one[2] = {T, 1}, g[2] = {1, H}, rank2[2] = {256, 128};
+    int32_t index[2 * T];
+    const uint64_t r[2] = {2 * T, H}, n = 2 * T, g[2] = {1, H}, rank2[2] = {256, 128};
     const uint64_t rank2b[2] = {128, 128};
-    const uint16_t *x;
 
     start(&rig, memory);
     config = silu(&rig, "mxfp8");
@@ -596,24 +624,7 @@ static void shared_expert(int memory, int gated, double factor, uint64_t max_tok
     a.index = moert_tensor_host(index, MOERT_I32, 1, &n);
     RIG_OK(&rig, moert_layer_run(layer, rig.queue, &a, &rig.err));
 
-    single = rig_config(&rig, "bf16", 'n', 1);
-    single.num_experts = 1;
-    alone = rig_create(&rig, &single);
-    w = rig_weights(&rig, "bf16", 0, 2, 1);
-    rig_refuse_host = 0;
-    RIG_OK(&rig, moert_layer_set_weights(alone, &w, &rig.err));
-    rig_refuse_host = memory == RIG_DISCRETE;
-    a = rig_args(&rig, "t17k2_dup", dense);
-    x = a.x.data;
-    for (int t = 0; t < T; t++) {
-        double logit = 0;
-        for (int k = 0; k < H; k++)
-            logit += (double)moert_bf16_to_float(x[t * H + k]) * (double)moert_bf16_to_float(gate[k]);
-        ones[t] = gated ? (float)(1 / (1 + exp(-logit))) : 1;
-    }
-    a.ids = moert_tensor_host(zeros, MOERT_I32, 2, one);
-    a.weights = moert_tensor_host(ones, MOERT_F32, 2, one);
-    RIG_OK(&rig, moert_layer_run(alone, rig.queue, &a, &rig.err));
+    run_alone(&rig, gated ? gate : NULL, dense);
     for (int t = 0; t < T; t++)
         for (int e = 0; e < H; e++) {
             float sum = moert_bf16_to_float(rows[2 * t * H + e]) + moert_bf16_to_float(rows[(2 * t + 1) * H + e]);
@@ -621,7 +632,6 @@ static void shared_expert(int memory, int gated, double factor, uint64_t max_tok
             cr_assert_eq(got[t * H + e], moert_bf16_from_float(all), "token %d element %d", t, e);
         }
     free(rows);
-    moert_layer_destroy(alone);
     moert_layer_destroy(layer);
     rig_close(&rig);
 }
