@@ -94,7 +94,8 @@ MOERT_API moert_status_t moert_expert_tables(uint32_t ep_size, uint32_t rank, ui
 /* Error `map` unless every entry is -1 or a local id below num_local, each at most once. A 0/1 mask is told by its length. */
 MOERT_API moert_status_t moert_expert_map_check(const int32_t *map, uint64_t length, uint32_t num_experts,
                                                 uint32_t num_local, struct moert_error *err);
-/* AITER's 0/1 mask, a type of its own: length E + n_shared + 1, last entry 0. */
+/* AITER's 0/1 mask, a type of its own: length E + n_shared + 1, last entry 0. The map beside it has E + n_shared entries:
+ * fused shared experts are local on every rank (map local_routed + i, mask 1). */
 struct moert_expert_mask {
     int32_t *mask;
     uint64_t length;

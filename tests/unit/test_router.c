@@ -598,13 +598,16 @@ Test(router, hash_routing)
 /* Ascending k in binary64, one rounding: a sum that any other order gets wrong, and odd sizes against a plain loop. */
 Test(router, logits_in_ascending_order)
 {
-    static const float x[3] = {1e17f, 1, -1e17f}, ones[3] = {1, 1, 1}, bias[1] = {0.5f};
-    float y = NAN;
+    /* third row: lost in f32, kept in binary64; fourth: only ascending order keeps the 1 */
+    static const float x[4][3] = {{1e17f, 1, -1e17f}, {0, 0, 0}, {0x1p24f, 1, -0x1p24f}, {1e17f, -1e17f, 1}};
+    static const float ones[3] = {1, 1, 1}, bias[1] = {0.5f}, want[4] = {0, 0, 1, 1};
+    float y[4];
 
-    cr_assert_eq(moert_router_logits(x, MOERT_F32, ones, MOERT_F32, NULL, 1, 3, 1, &y, MOERT_F32, NULL), MOERT_OK);
-    cr_expect_eq(y, 0);
-    cr_assert_eq(moert_router_logits(x, MOERT_F32, ones, MOERT_F32, bias, 1, 3, 1, &y, MOERT_F32, NULL), MOERT_OK);
-    cr_expect_eq(y, 0.5f);
+    cr_assert_eq(moert_router_logits(x, MOERT_F32, ones, MOERT_F32, NULL, 4, 3, 1, y, MOERT_F32, NULL), MOERT_OK);
+    for (int t = 0; t < 4; t++)
+        cr_expect_eq(y[t], want[t], "row %d: %g", t, (double)y[t]);
+    cr_assert_eq(moert_router_logits(x, MOERT_F32, ones, MOERT_F32, bias, 1, 3, 1, y, MOERT_F32, NULL), MOERT_OK);
+    cr_expect_eq(y[0], 0.5f);
 }
 
 Test(router, logits_of_odd_sizes)
