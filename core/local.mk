@@ -1,6 +1,7 @@
 # libmoert. core/numerics (with the one base file it needs) is a library of its own because drivers link it too.
 
-nobase_include_HEADERS += \
+moertincludedir = $(includedir)/moert
+moertinclude_HEADERS = \
 	include/moert/activation.h include/moert/base.h include/moert/checkpoint.h include/moert/context.h \
 	include/moert/driver.h include/moert/float8.h include/moert/layer.h include/moert/layer_config.h \
 	include/moert/lutb.h include/moert/moert.h include/moert/mxfp8.h include/moert/oracle.h \

@@ -80,7 +80,7 @@ if [ "${MOERT_TEST_SANITIZERS-yes}" != no ]; then
   mkdir -p "$san"
   echo "tests: building with address and undefined sanitizers"
   # shellcheck disable=SC2086
-  if { [ -e "$san/Makefile" ] ||
+  if { { [ -e "$san/Makefile" ] && [ "$san/Makefile" -nt "$build/Makefile" ]; } ||
        (cd "$san" && "$top/configure" ${CONFIGURE_FLAGS-} --enable-sanitizers=address,undefined CFLAGS='-g -O1'); } >"$san/build.log" 2>&1 &&
      make -C "$san" -j"$jobs" all >>"$san/build.log" 2>&1; then
     UBSAN_OPTIONS=print_stacktrace=1 run_pass "$san" "under ASan and UBSan"

@@ -277,8 +277,8 @@ Test(mxfp8, blocks_equal_single_values)
             u[i] = (v & 0x807FFFFF) | (e > 254 ? 254 : e) << 23;
             if ((v >> 24) % 4 == 0)
                 u[i] &= 0xFFF00000; /* ties and zeros */
-            h[i] =
-                dtype == MOERT_F16 ? (uint16_t)(v % 0x7C00 >> (v >> 28) | (v >> 16 & 0x8000)) : (uint16_t)(u[i] >> 16);
+            e = dtype == MOERT_F16 ? (v % 0x7C00 >> (v >> 28)) | (v >> 16 & 0x8000) : u[i] >> 16;
+            h[i] = (uint16_t)e;
             if (dtype != MOERT_F32)
                 u[i] = dtype == MOERT_BF16 ? (uint32_t)h[i] << 16 : moert_f32_bits(moert_f16_to_float(h[i]));
             amax = (u[i] & 0x7FFFFFFF) > amax ? u[i] & 0x7FFFFFFF : amax;
