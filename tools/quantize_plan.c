@@ -67,23 +67,26 @@ static moert_status_t check_shape(const struct moert_st_tensor *t, moert_scheme_
     return MOERT_OK;
 }
 
-/* Fused tensors of these families are [E,K,N]: their last axis is not the reduction. */
+/* Blocks run along K, which must be the last axis: fused tensors stored [E,K,N] are refused, and so are those of which
+ * nobody said how they are stored. */
 static moert_status_t check_orientation(const struct quant_run *run, const struct moert_st_tensor *t,
                                         struct moert_error *err)
 {
-    static const char *const transposed[] = {"gpt_oss", "llama4", "llama4_text", "qwen3_vl_moe", "qwen3_vl_moe_text"};
-    const char *family;
+    int transposed;
 
     if (!run->checkpoint || t->rank != 3 || !moert_checkpoint_is_expert_weight(run->checkpoint, t->name))
         return MOERT_OK;
-    family = moert_checkpoint_family(run->checkpoint);
-    for (size_t i = 0; i < sizeof(transposed) / sizeof(*transposed); i++)
-        if (!strcmp(family, transposed[i]))
-            return tool_set_error(
-                err, MOERT_E_VALUE, "scheme",
-                "tensor \"%.200s\": fused experts of %s are stored [E,K,N]; blocks run along K, which must "
-                "be the last axis",
-                t->name, family);
+    transposed = moert_checkpoint_fused_transposed(run->checkpoint);
+    if (transposed > 0)
+        return tool_set_error(err, MOERT_E_VALUE, "scheme",
+                              "tensor \"%.200s\": fused experts of %s are stored [E,K,N]; blocks run along K, which must "
+                              "be the last axis",
+                              t->name, moert_checkpoint_family(run->checkpoint));
+    if (transposed < 0)
+        return tool_set_error(err, MOERT_E_VALUE, "tensor-ambiguous",
+                              "tensor \"%.200s\": %s is a family without a rule for fused experts; give "
+                              "\"fused_transposed\" (true: [E,K,N], false: [E,N,K]) in config.json",
+                              t->name, moert_checkpoint_family(run->checkpoint));
     return MOERT_OK;
 }
 

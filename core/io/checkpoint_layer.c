@@ -136,17 +136,20 @@ static void choose_projections(const moert_checkpoint_t *c, const char *const se
     set_single(x, sets[0]);
 }
 
+int moert_checkpoint_fused_transposed(const moert_checkpoint_t *c)
+{
+    return c->family->fused && c->family->transposed >= 0 ? c->family->transposed : c->options.fused_transposed;
+}
+
 static moert_status_t fused_order(const moert_checkpoint_t *c, const struct moert_layer_config *layer,
                                   struct moert_experts *x, struct moert_error *err)
 {
     const struct moert_st_tensor *t = with_suffix(c, x->prefix, "gate_up_proj");
     uint64_t h = layer->hidden_size, n1 = 2 * layer->intermediate_size;
-    int order = c->family->transposed;
+    int order = moert_checkpoint_fused_transposed(c);
 
     if (!t) /* a quantised form: only [N,K] can be one */
         return MOERT_OK;
-    if (order < 0)
-        order = c->options.fused_transposed;
     if (order >= 0) {
         x->transposed = order && t->dtype != MOERT_F8_E4M3;
         return MOERT_OK;

@@ -47,6 +47,9 @@ MOERT_API uint32_t moert_checkpoint_file_count(const moert_checkpoint_t *checkpo
 MOERT_API const moert_safetensors_t *moert_checkpoint_file(const moert_checkpoint_t *checkpoint, uint32_t index);
 /* 1 when `tensor` is a routed expert's projection weight in this family (unquantised names). */
 MOERT_API int moert_checkpoint_is_expert_weight(const moert_checkpoint_t *checkpoint, const char *tensor);
+/* How fused 3-D expert tensors of this checkpoint are stored: 0 [E,N,K], 1 [E,K,N] (transposed), -1 nobody said
+ * (neither the family's rule, nor "fused_transposed" in config.json, nor the options). */
+MOERT_API int moert_checkpoint_fused_transposed(const moert_checkpoint_t *checkpoint);
 
 #ifdef __cplusplus
 }

@@ -270,6 +270,21 @@ bad 2 "go with --compare" run --layer layer.st --input good.in --output out.st -
 bad 2 "--max-error is -1" run --layer layer.st --input good.in --output out.st --compare good.in --max-error -1
 bad 4 "did you mean" run --layer layer.st --input good.in --output out.st --backend cpu.referenze
 
+# fused experts: blocks run along K, so the order of the axes must be known and K last
+fused() { # DIR CONFIG
+  mkdir "$1" && echo "$2" >"$1/config.json"
+  "$mkst" "$1/model.safetensors" <<END
+tensor model.layers.0.mlp.experts.gate_up_proj BF16 2x64x64 zero
+tensor model.layers.0.mlp.experts.down_proj BF16 2x64x64 zero
+END
+}
+fused turned '{"model_type":"gpt_oss"}'
+bad 3 "are stored [E,K,N]" quantize turned out.st --format mxfp8
+fused unsaid '{"model_type":"some_moe"}'
+bad 3 'give "fused_transposed"' quantize unsaid out.st --format mxfp8
+fused said '{"model_type":"some_moe","fused_transposed":true}'
+bad 3 "fused experts of some_moe are stored [E,K,N]" quantize said out.st --format mxfp8
+
 cases=$count
 [ "$cases" -ge 60 ]
 ok $? "$cases malformed inputs, at least 60 are expected"
