@@ -262,8 +262,12 @@ moert_status_t moert_layer_cut(const struct moert_layer *layer, uint64_t tokens,
                                         .workspace_max = moert_config_number(MOERT_CFG_WORKSPACE_MAX),
                                         .workspace = workspace_of,
                                         .ctx = &demand};
-    uint64_t bytes;
-    moert_status_t status = moert_chunk_tokens(&limits, tokens, ret_chunk, &bytes, err);
+    uint64_t bytes, largest = layer->device->desc.max_buffer;
+    moert_status_t status;
+
+    if (largest && largest < limits.workspace_max) /* the workspace is one buffer */
+        limits.workspace_max = largest;
+    status = moert_chunk_tokens(&limits, tokens, ret_chunk, &bytes, err);
 
     if (!status)
         *ret_workspace = bytes - *ret_chunk * per_token;

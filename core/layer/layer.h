@@ -68,6 +68,11 @@ moert_status_t moert_call_check(struct moert_call *call, struct moert_error *err
 moert_status_t moert_layer_check_queue(const struct moert_layer *layer, const moert_queue_t *queue,
                                        struct moert_error *err);
 
+/* split.c: tokens whose host tensors fit the device's largest buffer (all of them where that does not matter), and the call
+ * in parts of so many. */
+uint64_t moert_call_part(const struct moert_call *call);
+moert_status_t moert_call_split(const struct moert_call *call, uint64_t part, struct moert_error *err);
+
 /* route.c: items IDS and WEIGHTS, or LOGITS for a backend that routes. */
 moert_status_t moert_call_route(struct moert_call *call, struct moert_error *err);
 /* Dense x [real,H] on the host: d, or F32 when x came as MXFP8. */

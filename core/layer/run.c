@@ -448,7 +448,7 @@ moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue, const
                                struct moert_error *err)
 {
     struct moert_call call = {.layer = layer, .queue = queue, .args = args};
-    uint64_t chunks = 0;
+    uint64_t chunks = 0, part;
     moert_status_t status;
 
     if (!layer || !queue || !args)
@@ -456,6 +456,9 @@ moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue, const
     status = moert_call_check(&call, err);
     if (status || !call.tokens)
         return moert_layer_prefix(&layer->config, err, status);
+    part = moert_call_part(&call);
+    if (part < call.tokens)
+        return moert_call_split(&call, part, err);
     call.stage.device = layer->device;
     call.stage.queue = queue->handle;
     status = moert_layer_pool(layer, queue, &call.stage.pool, err);

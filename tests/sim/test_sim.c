@@ -156,6 +156,48 @@ Test(sim, largest_buffer)
     moert_context_destroy(context);
 }
 
+/* 6000 tokens x 64 F32 are 1.5 MB: more than the largest buffer. The parts give the bytes of single tokens. */
+Test(sim, a_call_larger_than_the_largest_buffer_runs_in_parts)
+{
+    enum { MANY = 6000 };
+    moert_context_t *context = open_sim(NULL);
+    moert_layer_t *layer = make_layer(context, "sim:0");
+    uint64_t x[2] = {MANY, HID}, k[2] = {MANY, 1};
+    float *in = malloc(MANY * HID * 4), *out = malloc(MANY * HID * 4), *w = malloc(MANY * 4), one[HID];
+    int32_t *ids = malloc(MANY * 4);
+    struct moert_layer_args a = {.size = sizeof(a)};
+    moert_queue_t *queue;
+
+    cr_assert_eq(moert_queue_create(context, 0, 0, &queue, &err), MOERT_OK);
+    for (int i = 0; i < MANY * HID; i++)
+        in[i] = (float)(i % 1013) / 256 - 2;
+    for (int t = 0; t < MANY; t++) {
+        ids[t] = t % 2;
+        w[t] = (float)(t % 17) / 16;
+    }
+    a.x = moert_tensor_host(in, MOERT_F32, 2, x);
+    a.ids = moert_tensor_host(ids, MOERT_I32, 2, k);
+    a.weights = moert_tensor_host(w, MOERT_F32, 2, k);
+    a.output = moert_tensor_host(out, MOERT_F32, 2, x);
+    cr_assert_eq(moert_layer_run(layer, queue, &a, &err), MOERT_OK, "%s", err.text);
+    for (int t = 0; t < MANY; t += 599) {
+        a.x.shape[0] = a.ids.shape[0] = a.weights.shape[0] = a.output.shape[0] = 1;
+        a.x.data = in + t * HID;
+        a.ids.data = ids + t;
+        a.weights.data = w + t;
+        a.output.data = one;
+        cr_assert_eq(moert_layer_run(layer, queue, &a, &err), MOERT_OK, "%s", err.text);
+        cr_expect_arr_eq((uint8_t *)one, (uint8_t *)(out + t * HID), sizeof(one), "token %d", t);
+    }
+    free(in);
+    free(out);
+    free(w);
+    free(ids);
+    moert_queue_destroy(queue);
+    moert_layer_destroy(layer);
+    moert_context_destroy(context);
+}
+
 Test(sim, a_tensor_of_the_other_device_is_refused)
 {
     moert_context_t *context = open_sim(NULL);
