@@ -132,6 +132,25 @@ static void print_checks(const struct tool *tool, const json_t *candidate)
     tool_table_print(tool, table, "  ");
 }
 
+static int is_not_provided(const json_t *candidate)
+{
+    return !strcmp(string_of(candidate, "verdict"), "not-provided");
+}
+
+/* Names of other stacks that moert knows and has no backend for: one line, the reasons are for --explain. */
+static void print_not_provided(const json_t *candidates)
+{
+    const char *before = "\n  known by name, not provided here (--explain has the reasons): ";
+
+    for (size_t i = 0; i < json_array_size(candidates); i++)
+        if (is_not_provided(json_array_get(candidates, i))) {
+            printf("%s%s", before, string_of(json_array_get(candidates, i), "backend"));
+            before = ", ";
+        }
+    if (*before == ',')
+        printf("\n");
+}
+
 void tool_record_candidates(const struct tool *tool, const json_t *record, int every_check)
 {
     static const char *const heads[] = {"candidate", "verdict", "class", "weights", "why"};
@@ -143,6 +162,8 @@ void tool_record_candidates(const struct tool *tool, const json_t *record, int e
         const json_t *c = json_array_get(candidates, i), *cost = json_object_get(c, "cost");
         const char *class = string_of(c, "class");
         char why[3000], bytes[32], reason[256];
+        if (!every_check && is_not_provided(c))
+            continue;
         failing(c, why, sizeof(why));
         if (c == winner)
             snprintf(why, sizeof(why), "%s", tool_record_reason(record, reason));
@@ -158,6 +179,8 @@ void tool_record_candidates(const struct tool *tool, const json_t *record, int e
         tool_table_cell(table, "%s", why);
     }
     tool_table_print(tool, table, "  ");
+    if (!every_check)
+        print_not_provided(candidates);
     for (size_t i = 0; every_check && i < json_array_size(candidates); i++)
         print_checks(tool, json_array_get(candidates, i));
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,32 +106,64 @@ void moert_file_writers_unlink(void)
     }
 }
 
+/* The file that is to be replaced: a link is followed, so that what it names is replaced and the link stays; anything
+ * but a regular file (a device, a directory, a pipe) is refused: a rename would replace it. malloc'ed. */
+static moert_status_t target_of(const char *path, char **ret, struct moert_error *err)
+{
+    struct stat st;
+    char *target = NULL;
+
+    if (!stat(path, &st)) {
+        if (!S_ISREG(st.st_mode))
+            return moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s exists and is %s, not a regular file", path,
+                              S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
+        target = realpath(path, NULL);
+    }
+    if (!target)
+        target = strdup(path);
+    if (!target)
+        return moert_fail(err, MOERT_E_NOMEM, "host-memory", "%s: no memory", path);
+    *ret = target;
+    return MOERT_OK;
+}
+
+/* Creates w->temporary beside w->path under a name nobody can foresee, with the mode that the umask gives. It is in the
+ * table of live files before it exists, so that no interrupt can come between. */
+static moert_status_t create_temporary(struct moert_file_writer *w, struct moert_error *err)
+{
+    for (int tries = 0; tries < 16; tries++) {
+        uint64_t name;
+        if (getrandom(&name, sizeof(name), 0) != sizeof(name))
+            continue;
+        sprintf(w->temporary, "%s.tmp.%016llx", w->path, (unsigned long long)name);
+        w->slot = live_add(w->temporary);
+        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (w->fd >= 0)
+            return MOERT_OK;
+        if (w->slot >= 0)
+            atomic_store(&live[w->slot], NULL);
+        if (errno != EEXIST)
+            break;
+    }
+    return moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s: %s", w->path, strerror(errno));
+}
+
 moert_status_t moert_file_writer_open(const char *path, struct moert_file_writer *ret, struct moert_error *err)
 {
     struct moert_file_writer w = {.fd = -1, .slot = -1};
-    size_t length = strlen(path) + 16;
-    mode_t mask;
+    moert_status_t refused = target_of(path, &w.path, err);
 
-    w.path = strdup(path);
-    w.temporary = malloc(length);
-    if (!w.path || !w.temporary) {
+    if (refused)
+        return refused;
+    w.temporary = malloc(strlen(w.path) + sizeof(".tmp.0123456789abcdef"));
+    if (w.temporary)
+        refused = create_temporary(&w, err);
+    else
+        refused = moert_fail(err, MOERT_E_NOMEM, "host-memory", "no memory for a temporary file");
+    if (refused) {
         free(w.path);
         free(w.temporary);
-        return moert_fail(err, MOERT_E_NOMEM, "host-memory", "%s: no memory", path);
-    }
-    snprintf(w.temporary, length, "%s.tmp.XXXXXX", path);
-    w.fd = mkostemp(w.temporary, O_CLOEXEC);
-    if (w.fd < 0) {
-        moert_status_t status = moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s: %s", path, strerror(errno));
-        free(w.path);
-        free(w.temporary);
-        return status;
-    }
-    w.slot = live_add(w.temporary);
-    mask = umask(022);
-    umask(mask);
-    if (fchmod(w.fd, 0666 & ~mask)) {
-        /* the file stays private: harmless */
+        return refused;
     }
     *ret = w;
     return MOERT_OK;

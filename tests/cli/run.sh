@@ -82,4 +82,18 @@ wait $pid
 ok $? "a terminated run ends with 128 + signal"
 [ -z "$(ls -A sig)" ]
 ok $? "and leaves nothing behind"
+# what an output may replace: a regular file, also through a link; never a device, a directory or a pipe
+try 6 "a device is no output" "$moert" run --layer t1.st --input t1.in --output /dev/null
+has stderr "not a regular file" "it is named as such"
+[ -c /dev/null ]
+ok $? "the device is still there"
+mkfifo pipe
+try 6 "a pipe is no output" "$moert" run --layer t1.st --input t1.in --output pipe
+mkdir aside && echo old >aside/real.st && ln -s aside/real.st link.st
+try 0 "an output through a link" "$moert" run --layer t1.st --input t1.in --output link.st
+[ -L link.st ] && [ "$(wc -c <aside/real.st)" -gt 100 ]
+ok $? "the link stays and its file is replaced"
+[ -z "$(find . -name '*.tmp.*')" ]
+ok $? "no temporary file is left"
+
 plan
