@@ -157,12 +157,16 @@ struct worker {
     enum what what;
     uint64_t seed, words; /* 64-bit words of each of the two buffers */
     double amount;        /* bytes or operations of one sample */
+    double start, stop;   /* of one sample, on this thread's own watch */
     float sink;
 };
 
 typedef uint64_t words8 __attribute__((vector_size(64), aligned(8), may_alias));
 
 /* Sum in whole cache lines, four at a time: bound by memory, not by additions. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 static uint64_t sum_words(const uint64_t *words, uint64_t count)
 {
     words8 sum[4] = {{0}};
@@ -209,12 +213,28 @@ static void *work(void *argument)
         memset(to, 1, bytes);
     for (int i = 0; i < SAMPLES + 1; i++) {
         pthread_barrier_wait(w->barrier);
+        w->start = tool_clock();
         w->amount = usable ? one_sample(w, from, to) : 0;
+        w->stop = tool_clock();
         pthread_barrier_wait(w->barrier);
+        pthread_barrier_wait(w->barrier); /* the watches have been read */
     }
     free(from);
     free(to);
     return NULL;
+}
+
+/* From the first start to the last stop. The thread that waits for them all would read its own watch too late: it may get
+ * no processor before they are done. */
+static double elapsed(const struct worker *workers, unsigned n)
+{
+    double start = workers[0].start, stop = workers[0].stop;
+
+    for (unsigned i = 1; i < n; i++) {
+        start = workers[i].start < start ? workers[i].start : start;
+        stop = workers[i].stop > stop ? workers[i].stop : stop;
+    }
+    return stop - start;
 }
 
 /* SAMPLES times in ns; returns bytes or operations of one sample of all threads, 0 when it could not be measured. */
@@ -247,12 +267,11 @@ static double measure(const struct bench_machine *machine, enum what what, uint6
         exit(TOOL_DEVICE);
     }
     for (int i = 0; i < SAMPLES + 1; i++) {
-        double start;
         pthread_barrier_wait(&barrier);
-        start = tool_clock();
         pthread_barrier_wait(&barrier);
         if (i)
-            samples[i - 1] = tool_clock() - start;
+            samples[i - 1] = elapsed(workers, n);
+        pthread_barrier_wait(&barrier);
     }
     for (unsigned i = 0; i < n; i++) {
         pthread_join(workers[i].thread, NULL);
