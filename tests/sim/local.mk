@@ -7,8 +7,8 @@ tests_sim_moert_sim_la_CFLAGS = $(AM_CFLAGS) -pthread
 tests_sim_moert_sim_la_LDFLAGS = $(MODULE_LDFLAGS) -rpath /nowhere
 tests_sim_moert_sim_la_LIBADD = libmoert-cpu.la
 
-TESTS += tests/sim/cts.sh
-EXTRA_DIST += tests/sim/cts.sh tests/sim/sim.expect
+TESTS += tests/sim/cts.sh tests/sim/ranking.sh
+EXTRA_DIST += tests/sim/cts.sh tests/sim/ranking.sh tests/sim/sim.expect
 if HAVE_CRITERION
 check_PROGRAMS += tests/sim/test_sim
 TESTS += tests/sim/test_sim
