@@ -1,7 +1,7 @@
 /* core/routing/align.c: block alignment (routing.md 3): slots sorted by expert, each expert's slots padded to blocks,
  * so that a backend's GEMM handles whole blocks of one expert. Stands between top-k and GEMM1.
  *
- * A stable counting sort; align_tiles.c has the form for long inputs. */
+ * A stable counting sort; align_chunks.c has the form for long inputs. */
 #include "config.h"
 
 #include "core/base/checked.h"
@@ -136,8 +136,8 @@ static moert_status_t run_job(struct moert_align_job *job, const int32_t *local_
         job->bucket_of = work;
         work += counters;
     }
-    if (moert_align_tiles_pay(job->slots, job->experts)) {
-        total = moert_align_tiles(job, work);
+    if (moert_align_chunks_pay(job->slots, job->experts)) {
+        total = moert_align_chunks(job, work);
     } else {
         memset(work, 0, counters * sizeof(*work));
         total = sort_plain(job, work);
@@ -154,8 +154,8 @@ static uint64_t work_words(uint64_t slots, uint32_t experts, int has_table)
 {
     uint64_t counters = (uint64_t)experts + 1, sort = counters;
 
-    if (moert_align_tiles_pay(slots, experts))
-        sort = (moert_align_tiles_bytes(slots, experts) + sizeof(int32_t) - 1) / sizeof(int32_t);
+    if (moert_align_chunks_pay(slots, experts))
+        sort = (moert_align_chunks_bytes(slots, experts) + sizeof(int32_t) - 1) / sizeof(int32_t);
     return sort + (has_table ? counters : 0);
 }
 

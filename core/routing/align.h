@@ -1,5 +1,5 @@
 /* core/routing/align.h: one block alignment at work, shared by its plain form (align.c) and the form for long inputs
- * (align_tiles.c). */
+ * (align_chunks.c). */
 #ifndef MOERT_ROUTING_ALIGN_H
 #define MOERT_ROUTING_ALIGN_H
 
@@ -24,9 +24,9 @@ static inline uint32_t moert_align_bucket(int32_t id, uint32_t experts, const in
 /* Sentinels and block experts of bucket b, whose `count` > 0 slots begin at `first`. Returns where the next begins. */
 int32_t moert_align_close_bucket(const struct moert_align_job *job, uint32_t b, int32_t first, int32_t count);
 
-/* 1 when the tiled form pays for these sizes; the scratch bytes it needs; the sort, which returns the total. */
-int moert_align_tiles_pay(uint64_t slots, uint32_t experts);
-uint64_t moert_align_tiles_bytes(uint64_t slots, uint32_t experts);
-int32_t moert_align_tiles(const struct moert_align_job *job, void *scratch);
+/* 1 when the chunked form pays for these sizes; the scratch bytes it needs; the sort, which returns the total. */
+int moert_align_chunks_pay(uint64_t slots, uint32_t experts);
+uint64_t moert_align_chunks_bytes(uint64_t slots, uint32_t experts);
+int32_t moert_align_chunks(const struct moert_align_job *job, void *scratch);
 
 #endif

@@ -287,6 +287,31 @@ Test(align, skewed_inputs_equal_the_reference)
     free(ids);
 }
 
+/* Inputs of several 16-bit tiles: the slots around a multiple of 65,536, with and without a map, and no room behind the
+ * last slot (block 1). */
+Test(align, inputs_beyond_16_bits_equal_the_reference)
+{
+    static const uint32_t sizes[] = {1, 5, 257};
+    static const uint64_t slots[] = {65537, 131072, 131072 + 63};
+    int32_t *ids = malloc((131072 + 63) * 4), map[257];
+
+    for (int32_t g = 0; g < 257; g++)
+        map[g] = g % 2 ? -1 : g / 2;
+    for (size_t e = 0; e < sizeof(sizes) / sizeof(*sizes); e++)
+        for (size_t n = 0; n < sizeof(slots) / sizeof(*slots); n++) {
+            uint32_t experts = sizes[e];
+
+            for (uint64_t i = 0; i < slots[n]; i++)
+                ids[i] = (int32_t)(mix(i + experts) % (experts + 2)) - 1;
+            compare(ids, slots[n], 1, NULL, params_of(experts, 128, 0, 0));
+            compare(ids, slots[n], 1, map, params_of(experts, 1, 1, 0));
+            for (uint64_t i = 0; i < slots[n]; i++)
+                ids[i] = (int32_t)(experts - 1);
+            compare(ids, slots[n], 1, NULL, params_of(experts, 1, 0, 0));
+        }
+    free(ids);
+}
+
 Test(align, c02_same_rule_for_long_inputs)
 {
     int32_t ids[2048];
