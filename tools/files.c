@@ -45,6 +45,13 @@ char *tool_path_join(const char *directory, const char *name)
     return path;
 }
 
+int tool_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 struct out {
     char *temporary;
     const char *path;

@@ -40,6 +40,9 @@ static moert_status_t convert(struct quant_run *run, const char *source, const c
         return quant_checkpoint(run, source, destination, err);
     if (!stat(destination, &out) && S_ISDIR(out.st_mode))
         return tool_set_error(err, MOERT_E_OUTPUT, "output-write", "%s is a directory, %s a file", destination, source);
+    if (tool_same_file(source, destination))
+        return tool_set_error(err, MOERT_E_USAGE, "overlap", "%s and %s are the same file; give another DST", source,
+                              destination);
     return single_file(run, source, destination, err);
 }
 

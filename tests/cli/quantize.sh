@@ -117,6 +117,14 @@ fails "shape that does not fit" 3 "LUT-B needs N % 8 = 0 and K % 64 = 0" "$moert
 fails "already quantised" 3 "already has a quantization_config" "$moert" quantize "$dir/lut-b" "$dir/x" --format mxfp8
 fails "nothing to dequantise" 3 "no tensor to convert" "$moert" dequantize "$model" "$dir/x"
 fails "output inside the source" 2 "lies in" "$moert" quantize "$dir/sharded" "$dir/sharded/out" --format mxfp8
+cp "$model/model.safetensors" "$dir/own.safetensors"
+ln -s own.safetensors "$dir/link.safetensors"
+ln "$dir/own.safetensors" "$dir/hard.safetensors"
+for to in own link hard; do
+  fails "output is the input ($to)" 2 "are the same file" \
+    "$moert" quantize "$dir/own.safetensors" "$dir/$to.safetensors" --format mxfp8
+done
+ok "the input is as it was" cmp "$model/model.safetensors" "$dir/own.safetensors"
 fails "output cannot be written" 6 "No such file" "$moert" quantize "$model/model.safetensors" "$dir/no/x" --format mxfp8
 ok "nothing was left by refused runs" sh -c "! test -e '$dir/x'"
 echo "1..$n"
