@@ -148,13 +148,12 @@ static moert_status_t create_temporary(struct moert_file_writer *w, struct moert
     return moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s: %s", w->path, strerror(errno));
 }
 
-moert_status_t moert_file_writer_open(const char *path, struct moert_file_writer *ret, struct moert_error *err)
+/* Takes over `target`, malloc'ed, also when it fails. */
+static moert_status_t open_beside(char *target, struct moert_file_writer *ret, struct moert_error *err)
 {
-    struct moert_file_writer w = {.fd = -1, .slot = -1};
-    moert_status_t refused = target_of(path, &w.path, err);
+    struct moert_file_writer w = {.fd = -1, .slot = -1, .path = target};
+    moert_status_t refused;
 
-    if (refused)
-        return refused;
     w.temporary = malloc(strlen(w.path) + sizeof(".tmp.0123456789abcdef"));
     if (w.temporary)
         refused = create_temporary(&w, err);
@@ -167,6 +166,14 @@ moert_status_t moert_file_writer_open(const char *path, struct moert_file_writer
     }
     *ret = w;
     return MOERT_OK;
+}
+
+moert_status_t moert_file_writer_open(const char *path, struct moert_file_writer *ret, struct moert_error *err)
+{
+    char *target = NULL;
+    moert_status_t refused = target_of(path, &target, err);
+
+    return refused ? refused : open_beside(target, ret, err);
 }
 
 moert_status_t moert_file_writer_write(struct moert_file_writer *w, const void *data, uint64_t bytes,
@@ -218,11 +225,15 @@ void moert_file_writer_abort(struct moert_file_writer *w)
     writer_close(w, 1);
 }
 
-moert_status_t moert_file_write_all(const char *path, const void *data, uint64_t bytes, struct moert_error *err)
+moert_status_t moert_file_write_state(const char *path, const void *data, uint64_t bytes, struct moert_error *err)
 {
     struct moert_file_writer w;
-    moert_status_t status = moert_file_writer_open(path, &w, err);
+    char *target = strdup(path);
+    moert_status_t status;
 
+    if (!target)
+        return moert_fail(err, MOERT_E_NOMEM, "host-memory", "%s: no memory", path);
+    status = open_beside(target, &w, err);
     if (status)
         return status;
     status = moert_file_writer_write(&w, data, bytes, err);
