@@ -164,9 +164,10 @@ static uint32_t list_tensors(const struct moert_call *call, struct want w[MAX_TE
 
 /* ------------------------------------------------------------------ overlap */
 
-/* Where a tensor lies: host addresses in one space, else native addresses or the buffer's own offsets. */
+/* Where a tensor lies: host addresses in one space, the device's addresses in another, else offsets in a native handle
+ * or in the buffer. */
 struct place {
-    const void *space; /* NULL: host */
+    const void *space; /* NULL: host; the layer: its device */
     uint64_t first, end;
 };
 
@@ -180,9 +181,11 @@ static struct place place_of(const struct moert_layer *layer, const struct moert
         p.space = t->buffer->handle;
         base = 0;
         if (!layer->device->driver->table->device->buffer_info(layer->device->handle, t->buffer->handle, &info, NULL) &&
-            (info.host || info.native)) {
-            p.space = info.host ? NULL : (const void *)layer;
-            base = info.host ? (uint64_t)(uintptr_t)info.host : info.native;
+            (info.host || info.address || info.native)) {
+            p.space = info.host      ? NULL
+                      : info.address ? (const void *)layer
+                                     : (const void *)(uintptr_t)info.native; /* a handle has no place, only offsets */
+            base = info.host ? (uint64_t)(uintptr_t)info.host : info.address;
         }
         base += t->offset;
     }
@@ -330,6 +333,10 @@ static moert_status_t check_sizes(const struct moert_call *call, struct moert_er
             return moert_fail(err, MOERT_E_TOO_LARGE, "too-large", "%llu tokens x %llu %s exceed 64 bits",
                               (unsigned long long)call->tokens, (unsigned long long)arrays[i].columns, arrays[i].name);
     }
+    if (call->args->flags & MOERT_RUN_F_UNREDUCED && call->tokens * call->slots > INT32_MAX)
+        return moert_fail(err, MOERT_E_TOO_LARGE, "too-large",
+                          "%llu tokens x %u slots exceed 2147483647, the last number of an unreduced row",
+                          (unsigned long long)call->tokens, call->slots);
     return MOERT_OK;
 }
 

@@ -92,12 +92,11 @@ static uint64_t largest(const struct moert_chunk_limits *limits, uint64_t top, u
     return low;
 }
 
-moert_status_t moert_chunk_tokens(const struct moert_chunk_limits *limits, uint64_t tokens, uint64_t *ret_chunk,
-                                  uint64_t *ret_workspace, struct moert_error *err)
+/* Most tokens of a chunk whatever its workspace. */
+static moert_status_t token_cap(const struct moert_chunk_limits *limits, uint64_t *ret, struct moert_error *err)
 {
     const struct moert_layer_config *l = limits->layer;
-    uint64_t cap = index_limit(limits), whole = tokens, chunk, bytes = 0;
-    moert_status_t status;
+    uint64_t cap = index_limit(limits);
 
     if (!cap)
         return moert_fail(err, MOERT_E_TOO_LARGE, "too-large", "1 tokens x %llu + %llu*%u slots exceed 2147483647",
@@ -105,22 +104,55 @@ moert_status_t moert_chunk_tokens(const struct moert_chunk_limits *limits, uint6
                           (unsigned long long)l->num_experts + l->num_fused_shared, limits->block_size - 1);
     if (cap > l->max_tokens) /* supports() was asked about max_tokens */
         cap = l->max_tokens;
-    if (whole > cap)
-        whole = cap < CHUNK_STEP ? cap : cap / CHUNK_STEP * CHUNK_STEP;
-    if (fits(limits, whole, &bytes))
-        chunk = whole;
-    else {
-        chunk = CHUNK_STEP * largest(limits, whole / CHUNK_STEP, CHUNK_STEP);
-        if (!chunk)
-            chunk = largest(limits, whole < CHUNK_STEP ? whole : CHUNK_STEP - 1, 1);
-        status = limits->workspace(limits->ctx, chunk ? chunk : 1, &bytes, err);
-        if (status)
-            return status;
-    }
+    if (limits->tokens_max && cap > limits->tokens_max)
+        cap = limits->tokens_max;
+    *ret = cap;
+    return MOERT_OK;
+}
+
+/* The outcome: `chunk` tokens with `bytes`, or 0 tokens and the bytes of one. */
+static moert_status_t finish(const struct moert_chunk_limits *limits, uint64_t chunk, uint64_t *ret_chunk,
+                             uint64_t *ret_workspace, struct moert_error *err)
+{
+    uint64_t bytes = 0;
+    moert_status_t status = limits->workspace(limits->ctx, chunk ? chunk : 1, &bytes, err);
+
+    if (status)
+        return status;
     if (!chunk)
         return moert_fail(err, MOERT_E_NOMEM, "workspace", "one token needs %llu bytes of workspace, limit %llu",
                           (unsigned long long)bytes, (unsigned long long)limits->workspace_max);
     *ret_chunk = chunk;
     *ret_workspace = bytes;
     return MOERT_OK;
+}
+
+moert_status_t moert_chunk_tokens(const struct moert_chunk_limits *limits, uint64_t tokens, uint64_t *ret_chunk,
+                                  uint64_t *ret_workspace, struct moert_error *err)
+{
+    uint64_t cap = 0, whole = tokens, chunk, bytes;
+    moert_status_t status = token_cap(limits, &cap, err);
+
+    if (status)
+        return status;
+    if (whole > cap)
+        whole = cap < CHUNK_STEP ? cap : cap / CHUNK_STEP * CHUNK_STEP;
+    if (fits(limits, whole, &bytes))
+        chunk = whole;
+    else
+        chunk = CHUNK_STEP * largest(limits, whole / CHUNK_STEP, CHUNK_STEP);
+    if (!chunk)
+        chunk = largest(limits, whole < CHUNK_STEP ? whole : CHUNK_STEP - 1, 1);
+    return finish(limits, chunk, ret_chunk, ret_workspace, err);
+}
+
+moert_status_t moert_chunk_most(const struct moert_chunk_limits *limits, uint64_t tokens, uint64_t *ret_tokens,
+                                uint64_t *ret_workspace, struct moert_error *err)
+{
+    uint64_t cap = 0;
+    moert_status_t status = token_cap(limits, &cap, err);
+
+    if (status)
+        return status;
+    return finish(limits, largest(limits, tokens < cap ? tokens : cap, 1), ret_tokens, ret_workspace, err);
 }

@@ -234,7 +234,7 @@ moert_status_t moert_layer_pool(struct moert_layer *layer, const moert_queue_t *
 
 struct demand {
     const struct moert_layer *layer;
-    uint64_t per_token;
+    uint64_t memory; /* bytes per token beside the workspace */
 };
 
 static moert_status_t workspace_of(void *ctx, uint64_t tokens, uint64_t *ret, struct moert_error *err)
@@ -247,43 +247,78 @@ static moert_status_t workspace_of(void *ctx, uint64_t tokens, uint64_t *ret, st
 
     if (status)
         return status;
-    if (!moert_mul(tokens, d->per_token, &more) || !moert_add(w.bytes, more, ret))
+    if (!moert_mul(tokens, d->memory, &more) || !moert_add(w.bytes, more, ret))
         return moert_fail(err, MOERT_E_TOO_LARGE, "too-large", "the workspace of %llu tokens exceeds 64 bits",
                           (unsigned long long)tokens);
     return MOERT_OK;
 }
 
-moert_status_t moert_layer_cut(const struct moert_layer *layer, uint64_t tokens, uint64_t per_token,
-                               uint64_t *ret_chunk, uint64_t *ret_workspace, struct moert_error *err)
+struct moert_token_need moert_layer_need(const struct moert_layer *layer)
 {
-    struct demand demand = {layer, per_token};
+    const struct moert_layer_config *c = &layer->config;
+    uint64_t row = c->hidden_size * moert_dtype_size(c->dtype), slots = (uint64_t)c->top_k + c->num_fused_shared;
+
+    return (struct moert_token_need){.widest = row > slots * sizeof(int32_t) ? row : slots * sizeof(int32_t)};
+}
+
+typedef moert_status_t (*cut_fn)(const struct moert_chunk_limits *limits, uint64_t tokens, uint64_t *ret_chunk,
+                                 uint64_t *ret_workspace, struct moert_error *err);
+
+/* Limits of the device and of the options around one of the two cuts of chunk.h. */
+static moert_status_t cut(const struct moert_layer *layer, uint64_t tokens, const struct moert_token_need *need,
+                          cut_fn how, uint64_t *ret_chunk, uint64_t *ret_workspace, struct moert_error *err)
+{
+    struct demand demand = {layer, need->memory};
     struct moert_chunk_limits limits = {.layer = &layer->config,
                                         .block_size = layer->backend->block_size ? layer->backend->block_size : 1,
                                         .workspace_max = moert_config_number(MOERT_CFG_WORKSPACE_MAX),
                                         .workspace = workspace_of,
                                         .ctx = &demand};
-    uint64_t bytes, largest = layer->device->desc.max_buffer;
+    uint64_t bytes = 0, chunk = 0, largest = layer->device->desc.max_buffer;
     moert_status_t status;
 
     if (largest && largest < limits.workspace_max) /* the workspace is one buffer */
         limits.workspace_max = largest;
-    status = moert_chunk_tokens(&limits, tokens, ret_chunk, &bytes, err);
+    if (largest && need->widest)
+        limits.tokens_max = largest / need->widest;
+    if (largest && need->widest > largest)
+        return moert_fail(err, MOERT_E_TOO_LARGE, "too-large",
+                          "the rows of one token need %llu bytes, %s has buffers "
+                          "of up to %llu",
+                          (unsigned long long)need->widest, layer->device->desc.id, (unsigned long long)largest);
+    status = how(&limits, tokens, &chunk, &bytes, err);
+    if (status)
+        return status;
+    *ret_chunk = chunk;
+    *ret_workspace = bytes - chunk * need->memory;
+    return MOERT_OK;
+}
 
-    if (!status)
-        *ret_workspace = bytes - *ret_chunk * per_token;
-    return status;
+moert_status_t moert_layer_cut(const struct moert_layer *layer, uint64_t tokens, const struct moert_token_need *need,
+                               uint64_t *ret_chunk, uint64_t *ret_workspace, struct moert_error *err)
+{
+    return cut(layer, tokens, need, moert_chunk_tokens, ret_chunk, ret_workspace, err);
+}
+
+moert_status_t moert_layer_most(const struct moert_layer *layer, uint64_t tokens, const struct moert_token_need *need,
+                                uint64_t *ret_tokens, uint64_t *ret_workspace, struct moert_error *err)
+{
+    return cut(layer, tokens, need, moert_chunk_most, ret_tokens, ret_workspace, err);
 }
 
 moert_status_t moert_layer_chunk(const moert_layer_t *layer, uint64_t tokens, uint64_t *ret_chunk,
                                  uint64_t *ret_workspace, struct moert_error *err)
 {
+    struct moert_token_need need;
     uint64_t chunk = 0, workspace = 0;
     moert_status_t status = MOERT_OK;
 
     if (!layer || !ret_chunk || !ret_workspace)
         return moert_fail_null(err, !layer ? "layer" : ret_chunk ? "ret_workspace" : "ret_chunk");
+    need = moert_layer_need(layer);
     if (tokens)
-        status = moert_layer_prefix(&layer->config, err, moert_layer_cut(layer, tokens, 0, &chunk, &workspace, err));
+        status =
+            moert_layer_prefix(&layer->config, err, moert_layer_cut(layer, tokens, &need, &chunk, &workspace, err));
     if (status)
         return status;
     *ret_chunk = chunk;

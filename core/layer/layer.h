@@ -68,13 +68,10 @@ moert_status_t moert_call_check(struct moert_call *call, struct moert_error *err
 moert_status_t moert_layer_check_queue(const struct moert_layer *layer, const moert_queue_t *queue,
                                        struct moert_error *err);
 
-/* split.c: tokens whose host tensors fit the device's largest buffer (all of them where that does not matter), and the call
- * in parts of so many. */
-uint64_t moert_call_part(const struct moert_call *call);
-moert_status_t moert_call_split(const struct moert_call *call, uint64_t part, struct moert_error *err);
-
 /* route.c: items IDS and WEIGHTS, or LOGITS for a backend that routes. */
 moert_status_t moert_call_route(struct moert_call *call, struct moert_error *err);
+/* 1: the backend makes ids and weights of the caller's logits. */
+int moert_call_backend_routes(const struct moert_call *call);
 /* Dense x [real,H] on the host: d, or F32 when x came as MXFP8. */
 moert_status_t moert_call_host_x(struct moert_call *call, struct moert_error *err);
 
@@ -105,9 +102,18 @@ moert_status_t moert_layer_make(struct moert_context *context, const struct moer
 /* The pool of a queue, made at first use. */
 moert_status_t moert_layer_pool(struct moert_layer *layer, const moert_queue_t *queue, struct moert_pool **ret,
                                 struct moert_error *err);
-/* Chunk and its workspace; `per_token`: further bytes that a token needs under the same limit. */
-moert_status_t moert_layer_cut(const struct moert_layer *layer, uint64_t tokens, uint64_t per_token,
+/* What a token of a call needs beside the backend's workspace, in bytes. */
+struct moert_token_need {
+    uint64_t memory; /* under the workspace limit */
+    uint64_t widest; /* its rows in that tensor where they are widest: a chunk's rows of a tensor share one buffer */
+};
+/* Chunk and its workspace. most: the most tokens that any call of up to `tokens` has in one chunk. */
+moert_status_t moert_layer_cut(const struct moert_layer *layer, uint64_t tokens, const struct moert_token_need *need,
                                uint64_t *ret_chunk, uint64_t *ret_workspace, struct moert_error *err);
+moert_status_t moert_layer_most(const struct moert_layer *layer, uint64_t tokens, const struct moert_token_need *need,
+                                uint64_t *ret_tokens, uint64_t *ret_workspace, struct moert_error *err);
+/* Need of every call: a row of hidden states, ids and weights. */
+struct moert_token_need moert_layer_need(const struct moert_layer *layer);
 /* A device buffer that holds `bytes` of host memory; waits for the copy. */
 moert_status_t moert_layer_upload(struct moert_layer *layer, const void *host, uint64_t bytes, moert_drv_buffer **ret,
                                   struct moert_error *err);

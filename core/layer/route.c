@@ -117,10 +117,10 @@ static moert_status_t route_on_host(struct moert_call *call, const void *logits,
 }
 
 /* A backend routes when it can, the device has binary64 and the logits are there already. */
-static int backend_may_route(const struct moert_call *call)
+int moert_call_backend_routes(const struct moert_call *call)
 {
-    return call->layer->backend->flags & MOERT_BACKEND_F_ROUTES && call->args->logits.buffer &&
-           call->layer->device->desc.flags & MOERT_DEVICE_F_BINARY64;
+    return !moert_tensor_given(&call->args->ids) && call->layer->backend->flags & MOERT_BACKEND_F_ROUTES &&
+           call->args->logits.buffer && call->layer->device->desc.flags & MOERT_DEVICE_F_BINARY64;
 }
 
 moert_status_t moert_call_route(struct moert_call *call, struct moert_error *err)
@@ -138,7 +138,7 @@ moert_status_t moert_call_route(struct moert_call *call, struct moert_error *err
     status = moert_stage_add(&call->stage, MOERT_SLOT_LOGITS, &a->logits, MOERT_STAGE_IN, err);
     if (status)
         return status;
-    call->backend_routes = backend_may_route(call);
+    call->backend_routes = moert_call_backend_routes(call);
     if (call->backend_routes)
         return MOERT_OK;
     status = moert_stage_read(&call->stage, MOERT_SLOT_LOGITS, &logits, err);

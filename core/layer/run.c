@@ -30,12 +30,54 @@ uint64_t moert_call_rows(const struct moert_call *call, enum moert_slot slot)
     return slot >= MOERT_SLOT_DUMPS + 2 ? call->slots : 1; /* a1 codes and scales are per token */
 }
 
+/* ------------------------------------------------------------------ what a token needs */
+
+/* Bytes of one token's rows of a tensor; the shape has been checked. */
+static uint64_t token_bytes(const struct moert_tensor *t, uint64_t rows)
+{
+    uint64_t bytes = moert_tensor_given(t) ? rows * moert_dtype_size(t->dtype) : 0;
+
+    for (uint32_t i = 1; i < t->rank && bytes; i++)
+        bytes *= t->shape[i];
+    return bytes;
+}
+
+/* Saturates where products do not fit: the cut then reports too-large. */
+static struct moert_token_need need_of(const struct moert_call *call)
+{
+    const struct moert_layer_config *c = &call->layer->config;
+    const struct moert_layer_args *a = call->args;
+    const struct {
+        const struct moert_tensor *tensor;
+        enum moert_slot slot;
+    } rows[] = {{&a->x, MOERT_SLOT_X},           {&a->x_scale, MOERT_SLOT_X_SCALE}, {&a->weights, MOERT_SLOT_WEIGHTS},
+                {&a->logits, MOERT_SLOT_LOGITS}, {&a->output, MOERT_SLOT_OUTPUT},   {&a->index, MOERT_SLOT_INDEX}};
+    struct moert_token_need need = moert_layer_need(call->layer);
+    uint64_t hooked, index = call->slots * sizeof(int32_t);
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        uint64_t bytes = token_bytes(rows[i].tensor, moert_call_rows(call, rows[i].slot));
+        need.widest = bytes > need.widest ? bytes : need.widest;
+    }
+    if (!a->hook)
+        return need;
+    /* rows and indexes that a hook reads count against the workspace limit */
+    if (!moert_mul(c->hidden_size * moert_dtype_size(c->dtype), call->slots, &hooked))
+        hooked = UINT64_MAX;
+    need.widest = hooked > need.widest ? hooked : need.widest;
+    if (!moert_add(hooked, index, &need.memory))
+        need.memory = UINT64_MAX;
+    return need;
+}
+
 /* ------------------------------------------------------------------ inputs */
 
-/* Padding is cut off here when the host can know it; else the backend gets the count (one chunk, so that it can). */
+/* Padding is cut off here when the host can know it or computes from x; else the backend gets the count (one chunk, so
+ * that it can). */
 static moert_status_t take_count(struct moert_call *call, struct moert_error *err)
 {
     const struct moert_layer_args *a = call->args;
+    struct moert_token_need need = need_of(call);
     uint64_t chunk = 0, workspace;
     const void *host;
     int32_t count;
@@ -47,8 +89,9 @@ static moert_status_t take_count(struct moert_call *call, struct moert_error *er
     status = moert_stage_add(&call->stage, MOERT_SLOT_TOKEN_COUNT, &a->token_count, MOERT_STAGE_IN, err);
     if (status)
         return status;
-    if (a->token_count.buffer && moert_tensor_given(&a->ids) && flags_of(call) & MOERT_BACKEND_F_DEVICE_COUNT &&
-        !moert_layer_cut(call->layer, call->tokens, 0, &chunk, &workspace, NULL) && chunk >= call->tokens) {
+    if (a->token_count.buffer && (moert_tensor_given(&a->ids) || moert_call_backend_routes(call)) &&
+        flags_of(call) & MOERT_BACKEND_F_DEVICE_COUNT &&
+        !moert_layer_cut(call->layer, call->tokens, &need, &chunk, &workspace, NULL) && chunk >= call->tokens) {
         call->device_count = 1;
         return MOERT_OK;
     }
@@ -380,22 +423,9 @@ static moert_status_t renumber_index(struct moert_call *call, struct moert_error
     return ops->copy_in(queue, item->buffer, item->offset, copy->host, bytes, err);
 }
 
-/* Rows and indexes that a hook reads count against the workspace limit. Saturates: the cut then reports too-large. */
-static uint64_t hook_bytes(const struct moert_call *call)
-{
-    const struct moert_layer_config *c = &call->layer->config;
-    uint64_t bytes = 0;
-
-    if (!call->args->hook)
-        return 0;
-    if (!moert_mul(c->hidden_size, moert_dtype_size(c->dtype), &bytes) || !moert_add(bytes, sizeof(int32_t), &bytes) ||
-        !moert_mul(bytes, call->slots, &bytes))
-        return UINT64_MAX;
-    return bytes;
-}
-
 static moert_status_t prepare(struct moert_call *call, struct moert_error *err)
 {
+    struct moert_token_need need = need_of(call);
     moert_status_t status = take_count(call, err);
 
     if (!status)
@@ -403,7 +433,7 @@ static moert_status_t prepare(struct moert_call *call, struct moert_error *err)
     if (!status)
         status = take_map(call, err);
     if (!status && call->real)
-        status = moert_layer_cut(call->layer, call->real, hook_bytes(call), &call->chunk, &call->workspace_bytes, err);
+        status = moert_layer_cut(call->layer, call->real, &need, &call->chunk, &call->workspace_bytes, err);
     if (!status && call->args->dumps && call->chunk < call->real)
         status =
             moert_fail(err, MOERT_E_USAGE, "workspace", "dumps need one chunk; %llu tokens are cut into chunks of %llu",
@@ -448,7 +478,7 @@ moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue, const
                                struct moert_error *err)
 {
     struct moert_call call = {.layer = layer, .queue = queue, .args = args};
-    uint64_t chunks = 0, part;
+    uint64_t chunks = 0;
     moert_status_t status;
 
     if (!layer || !queue || !args)
@@ -456,9 +486,6 @@ moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue, const
     status = moert_call_check(&call, err);
     if (status || !call.tokens)
         return moert_layer_prefix(&layer->config, err, status);
-    part = moert_call_part(&call);
-    if (part < call.tokens)
-        return moert_call_split(&call, part, err);
     call.stage.device = layer->device;
     call.stage.queue = queue->handle;
     status = moert_layer_pool(layer, queue, &call.stage.pool, err);

@@ -112,6 +112,7 @@ static moert_status_t make_constants(struct moert_call *call, uint64_t count, st
 
     if (pool->ones >= count)
         return MOERT_OK;
+    pool->ones = 0; /* growing loses what was there, also when it fails half way */
     status = moert_pool_device(stage, ids, count * sizeof(int32_t), err);
     if (!status)
         status = ops->fill(stage->queue, ids->buffer, 0, 0, count * sizeof(int32_t), err);

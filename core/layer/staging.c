@@ -50,7 +50,7 @@ static int device_is_aligned(const struct moert_stage *stage, const struct moert
     uint64_t base = 0;
 
     if (!ops_of(stage)->buffer_info(stage->device->handle, tensor->buffer->handle, &info, NULL))
-        base = info.host ? (uint64_t)(uintptr_t)info.host : info.native;
+        base = info.host ? (uint64_t)(uintptr_t)info.host : info.address; /* a handle (cl_mem) says nothing */
     return is_aligned(stage, base + tensor->offset, tensor->dtype);
 }
 
@@ -94,12 +94,14 @@ static moert_status_t add_device(struct moert_stage *stage, enum moert_slot slot
     return item->scattered ? MOERT_OK : copy_device_runs(stage, item, 1, err);
 }
 
-/* Makes host bytes visible to a device whose memory is host memory. */
+/* Makes host bytes visible to a device whose memory is host memory. What exceeds its largest buffer is copied chunk by
+ * chunk instead. */
 static moert_status_t import_host(struct moert_stage *stage, struct moert_item *item, struct moert_error *err)
 {
+    uint64_t largest = stage->device->desc.max_buffer;
     moert_status_t status;
 
-    if (!shares_host(stage))
+    if (!shares_host(stage) || (largest && item_bytes(item) > largest))
         return MOERT_OK;
     status = ops_of(stage)->buffer_import(stage->device->handle, MOERT_MEMORY_HOST, (uint64_t)(uintptr_t)item->host,
                                           item_bytes(item), &item->imported, err);

@@ -39,8 +39,9 @@ static moert_status_t warm_up(struct moert_layer *layer, moert_queue_t *queue, s
 {
     struct moert_layer_args none = {.size = sizeof(none)};
     struct moert_call call = {.layer = layer, .queue = queue, .args = &none, .tokens = tokens, .real = tokens};
+    struct moert_token_need need = moert_layer_need(layer);
     uint64_t workspace = 0;
-    moert_status_t status = moert_layer_cut(layer, tokens, 0, &call.chunk, &workspace, err);
+    moert_status_t status = moert_layer_most(layer, tokens, &need, &call.chunk, &workspace, err);
 
     if (!status)
         status = moert_pool_device(stage, &stage->pool->workspace, workspace, err);

@@ -208,7 +208,15 @@ static void take_back(const struct moert_layer *layer, struct handover *over)
     }
 }
 
-/* queue NULL: prepare; else update on that queue, waited for, because host views go away. */
+static int holds_host(const struct handover *over)
+{
+    for (int i = 0; i < PARTS; i++)
+        if (over->imported[i])
+            return 1;
+    return 0;
+}
+
+/* queue NULL: prepare; else update on that queue, waited for when host views go away, also after a failure. */
 static moert_status_t give(struct moert_layer *layer, moert_queue_t *queue, const struct moert_layer_weights *w,
                            struct moert_error *err)
 {
@@ -227,8 +235,11 @@ static moert_status_t give(struct moert_layer *layer, moert_queue_t *queue, cons
         status = layer->backend->ops->prepare(layer->handle, &views, err);
     if (!status && queue) {
         status = layer->backend->ops->update(layer->handle, queue->handle, &views, err);
-        if (!status)
-            status = ops->queue_wait(queue->handle, ops->queue_last(queue->handle), UINT64_MAX, NULL, err);
+        if (holds_host(&over)) {
+            moert_status_t waited =
+                ops->queue_wait(queue->handle, ops->queue_last(queue->handle), UINT64_MAX, NULL, status ? NULL : err);
+            status = status ? status : waited;
+        }
     }
     take_back(layer, &over);
     return status;

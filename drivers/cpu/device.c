@@ -143,6 +143,8 @@ static moert_status_t buffer_info(moert_drv_device *device, const moert_drv_buff
     ret->bytes = buffer->bytes;
     ret->native = (uint64_t)(uintptr_t)buffer->data;
     ret->host = buffer->data;
+    if (MOERT_HAS(ret, address))
+        ret->address = ret->native;
     return MOERT_OK;
 }
 

@@ -110,7 +110,8 @@ static moert_status_t buffer_info(moert_drv_device *device, const moert_drv_buff
                                       .device_index = 0,
                                       .bytes = buffer->bytes,
                                       .native = (uint64_t)(uintptr_t)buffer->address,
-                                      .host = buffer->address};
+                                      .host = buffer->address,
+                                      .address = (uint64_t)(uintptr_t)buffer->address};
     return MOERT_OK;
 }
 

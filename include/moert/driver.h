@@ -278,7 +278,7 @@ struct moert_device_desc {
     uint32_t compute_units;
     uint64_t memory_total, memory_free; /* bytes; 0 unknown */
     uint64_t max_buffer;                /* largest single buffer, bytes; 0 no limit known */
-    uint64_t alignment;                 /* of buffer offsets that ops accept without a copy, bytes */
+    uint64_t alignment;                 /* of addresses, or offsets where there are none, that ops take uncopied, bytes */
     uint64_t reserved[8];
 };
 
@@ -321,7 +321,8 @@ struct moert_memory_info {
     uint64_t bytes;        /* from the pointer to the end of its allocation; 0 unknown */
     uint64_t native;       /* CUdeviceptr, cl_mem, ... as a number; 0 when there is none */
     void *host;            /* address for the host, or NULL when the host cannot touch the memory */
-    uint64_t reserved[4];
+    uint64_t address;      /* on the device: what order and alignment are told from; 0: none, native is a handle (cl_mem) */
+    uint64_t reserved[3];
 };
 
 /* The caller's allocator (a framework's caching allocator, say); used for device memory when given to device_open.
@@ -687,7 +688,9 @@ struct moert_backend_ops {
      * ranges in any order. */
     moert_status_t (*prepare)(moert_drv_layer *layer, const struct moert_expert_weights *weights,
                               struct moert_error *err);
-    /* M. Replaces experts of a live layer, ordered on `queue` before later runs there. */
+    /* M. Replaces experts of a live layer: enqueued, between the runs before and after it on `queue`; the caller keeps
+     * other queues away from the layer meanwhile (queue_wait_queue). The views, host ones too, stay valid until the work
+     * is done. No allocation after warm_up when they are on the device. */
     moert_status_t (*update)(moert_drv_layer *layer, moert_drv_queue *queue,
                              const struct moert_expert_weights *weights, struct moert_error *err);
     /* O. The prepared bytes [offset, offset+bytes) under the layout's tag and version, to and from host memory. */

@@ -35,7 +35,10 @@ struct moert_layer_weights {
 };
 MOERT_API moert_status_t moert_layer_set_weights(moert_layer_t *layer, const struct moert_layer_weights *weights,
                                                  struct moert_error *err);
-/* Replaces experts of a loaded layer, ordered on `queue` before later runs there. */
+/* Replaces experts of a loaded layer: runs enqueued on `queue` before it use the old ones, later ones the new; runs on
+ * other queues are to be kept away meanwhile (moert_queue_wait_queue). Tensors on the device must live until the work is
+ * done, and the host does not wait; with host tensors the call waits for the queue before it returns. Errors as for
+ * moert_layer_set_weights; `state` before every expert is set. */
 MOERT_API moert_status_t moert_layer_update_weights(moert_layer_t *layer, moert_queue_t *queue,
                                                     const struct moert_layer_weights *weights, struct moert_error *err);
 

@@ -156,6 +156,44 @@ Test(sim, largest_buffer)
     moert_context_destroy(context);
 }
 
+/* The same rows unreduced (K = 1, so a row is the sum of its token), numbered over the whole call. */
+static void large_unreduced(moert_layer_t *layer, moert_queue_t *queue, const struct moert_layer_args *args,
+                            const float *want, uint64_t tokens)
+{
+    struct moert_layer_args a = *args;
+    float *rows = malloc(tokens * HID * 4);
+    int32_t *index = malloc(tokens * 4);
+
+    a.flags = MOERT_RUN_F_UNREDUCED;
+    a.output.data = rows;
+    a.index = moert_tensor_host(index, MOERT_I32, 1, &tokens);
+    cr_assert_eq(moert_layer_run(layer, queue, &a, &err), MOERT_OK, "%s", err.text);
+    for (uint64_t t = 0; t < tokens; t++)
+        cr_assert_eq(index[t], (int32_t)t, "index[%d] is %d", (int)t, index[t]);
+    for (uint64_t i = 0; i < tokens * HID; i++)
+        cr_assert_eq(rows[i], want[i], "element %d", (int)i);
+    free(rows);
+    free(index);
+}
+
+/* The same call with its last row as padding. */
+static void large_counted(moert_layer_t *layer, moert_queue_t *queue, const struct moert_layer_args *args,
+                          const float *want, uint64_t tokens)
+{
+    struct moert_layer_args a = *args;
+    float *rows = malloc(tokens * HID * 4);
+    int32_t count = (int32_t)tokens - 1;
+    const uint64_t one = 1;
+
+    a.output.data = rows;
+    a.token_count = moert_tensor_host(&count, MOERT_I32, 1, &one);
+    cr_assert_eq(moert_layer_run(layer, queue, &a, &err), MOERT_OK, "%s", err.text);
+    cr_expect_arr_eq((uint8_t *)rows, (const uint8_t *)want, (tokens - 1) * HID * 4, "real rows");
+    for (uint64_t i = (tokens - 1) * HID; i < tokens * HID; i++)
+        cr_expect_eq(rows[i], 0, "padding");
+    free(rows);
+}
+
 /* 6000 tokens x 64 F32 are 1.5 MB: more than the largest buffer. The parts give the bytes of single tokens. */
 Test(sim, a_call_larger_than_the_largest_buffer_runs_in_parts)
 {
@@ -180,6 +218,8 @@ Test(sim, a_call_larger_than_the_largest_buffer_runs_in_parts)
     a.weights = moert_tensor_host(w, MOERT_F32, 2, k);
     a.output = moert_tensor_host(out, MOERT_F32, 2, x);
     cr_assert_eq(moert_layer_run(layer, queue, &a, &err), MOERT_OK, "%s", err.text);
+    large_unreduced(layer, queue, &a, out, MANY);
+    large_counted(layer, queue, &a, out, MANY);
     for (int t = 0; t < MANY; t += 599) {
         a.x.shape[0] = a.ids.shape[0] = a.weights.shape[0] = a.output.shape[0] = 1;
         a.x.data = in + t * HID;

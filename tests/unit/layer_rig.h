@@ -30,6 +30,9 @@ static struct moert_backend rig_backend;
 static const struct moert_backend *rig_backends[1];
 static int rig_refuse_host; /* discrete: host buffers may not take part in runs */
 static uint64_t rig_alignment;
+static uint64_t rig_max_buffer;              /* discrete: largest buffer */
+static int rig_handles;                      /* discrete: native numbers are handles, near each other, not addresses */
+static _Atomic int rig_waits;                /* discrete: times that the host waited */
 static uint32_t rig_add_flags;               /* flags that the backend is given */
 static struct moert_backend_ops rig_run_ops; /* its ops when a test sets rig_run */
 static moert_status_t (*rig_run)(moert_drv_layer *layer, moert_drv_queue *queue, const struct moert_run_args *args,
@@ -62,6 +65,7 @@ static inline void rig_hide(struct moert_device_desc *desc)
 {
     desc->flags &= ~(uint32_t)MOERT_DEVICE_F_HOST_MEMORY;
     desc->alignment = rig_alignment;
+    desc->max_buffer = rig_max_buffer;
 }
 
 static inline moert_status_t rig_device_info(moert_drv *drv, uint32_t index, struct moert_device_desc *ret,
@@ -97,10 +101,26 @@ static inline moert_status_t rig_buffer_info(moert_drv_device *device, const moe
     moert_status_t status = mcpu_driver.device->buffer_info(device, buffer, ret, err);
 
     if (!status && ret->kind == MOERT_MEMORY_DEVICE) {
-        ret->native = (uint64_t)(uintptr_t)ret->host;
+        ret->native = rig_handles ? (uint64_t)(uintptr_t)buffer : (uint64_t)(uintptr_t)ret->host;
+        ret->address = rig_handles ? 0 : ret->native;
         ret->host = NULL;
     }
     return status;
+}
+
+static inline moert_status_t rig_alloc(moert_drv_device *device, moert_memory_kind_t kind, uint64_t bytes,
+                                       uint64_t alignment, moert_drv_buffer **ret, struct moert_error *err)
+{
+    if (rig_max_buffer && bytes > rig_max_buffer)
+        return MOERT_E_TOO_LARGE;
+    return mcpu_driver.device->buffer_alloc(device, kind, bytes, alignment, ret, err);
+}
+
+static inline moert_status_t rig_wait(moert_drv_queue *queue, uint64_t sequence, uint64_t timeout_ns,
+                                      uint32_t *ret_done, struct moert_error *err)
+{
+    rig_waits++;
+    return mcpu_driver.device->queue_wait(queue, sequence, timeout_ns, ret_done, err);
 }
 
 static inline void rig_open(struct rig *rig, int memory, uint32_t without_flags)
@@ -128,9 +148,11 @@ static inline void rig_open(struct rig *rig, int memory, uint32_t without_flags)
         rig_device_ops.info = rig_info;
         rig_device_ops.buffer_import = rig_import;
         rig_device_ops.buffer_info = rig_buffer_info;
+        rig_device_ops.buffer_alloc = rig_alloc;
+        rig_device_ops.queue_wait = rig_wait;
         rig_driver.ops = &rig_ops;
         rig_driver.device = &rig_device_ops;
-        rig_alignment = 4;
+        rig_alignment = rig_alignment ? rig_alignment : 4;
     }
     RIG_OK(rig, moert_context_create(&options, &rig->context, &rig->err));
     RIG_OK(rig, moert_context_register(rig->context, &rig_driver, &rig->err));

@@ -77,8 +77,12 @@ tests_unit_test_chunk_LDADD = libmoert-numerics.la $(TEST_LDADD)
 endif
 if HAVE_CRITERION
 if DRIVER_CPU
-check_PROGRAMS += tests/unit/test_layer_run tests/unit/test_layer_weights
-TESTS += tests/unit/test_layer_run tests/unit/test_layer_weights
+check_PROGRAMS += tests/unit/test_layer_device tests/unit/test_layer_run tests/unit/test_layer_weights
+TESTS += tests/unit/test_layer_device tests/unit/test_layer_run tests/unit/test_layer_weights
+tests_unit_test_layer_device_SOURCES = tests/unit/test_layer_device.c tests/unit/layer_rig.h
+tests_unit_test_layer_device_CPPFLAGS = $(TEST_CPPFLAGS)
+tests_unit_test_layer_device_CFLAGS = $(TEST_CFLAGS)
+tests_unit_test_layer_device_LDADD = libmoert-cpu.la $(TEST_LDADD) $(OPENMP_CFLAGS)
 tests_unit_test_layer_run_SOURCES = tests/unit/test_layer_run.c tests/unit/layer_rig.h
 tests_unit_test_layer_run_CPPFLAGS = $(TEST_CPPFLAGS)
 tests_unit_test_layer_run_CFLAGS = $(TEST_CFLAGS) -pthread
