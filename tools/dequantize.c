@@ -6,12 +6,13 @@
 #include <getopt.h>
 #include <unistd.h>
 
-enum { DTYPE, JOBS, RESUME };
+enum { DTYPE, JOBS, RESUME, FORCE };
 
 static const struct tool_option options[] = {
     [DTYPE] = {"dtype", "bf16|f32", "of the weights (default bf16)"},
     [JOBS] = {"jobs", "N", "threads (default: one per CPU); results do not depend on it"},
     [RESUME] = {"resume", NULL, "directories: keep the shards that an interrupted run with these options completed"},
+    [FORCE] = {"force", NULL, "directories: replace the checkpoint in DST, which must be empty otherwise"},
     {NULL, NULL, NULL},
 };
 
@@ -34,7 +35,8 @@ static int take(struct tool *tool, int option, const char *value, struct quant_o
             return TOOL_USAGE;
         o->jobs = (unsigned)jobs;
         return 0;
-    default: o->resume = 1; return 0;
+    case RESUME: o->resume = 1; return 0;
+    default: o->force = 1; return 0;
     }
 }
 
@@ -54,6 +56,8 @@ static int run(struct tool *tool, int argc, char **argv)
             return TOOL_USAGE;
     if (option == TOOL_STOP)
         return tool->status;
+    if (o.resume && o.force)
+        return tool_usage_error(tool, "--resume goes on with what is there, --force replaces it; give one of them");
     if (tool_operands(tool, argc, argv, 2, "SRC DST"))
         return TOOL_USAGE;
     return quant_main(tool, &o, argv[optind], argv[optind + 1], NULL);
@@ -63,7 +67,7 @@ const struct tool_command cmd_dequantize = {
     "dequantize",
     run,
     "turn MXFP8 and LUT-B weights back into BF16 or F32",
-    "SRC DST [--dtype bf16|f32] [--jobs N] [--resume]",
+    "SRC DST [--dtype bf16|f32] [--jobs N] [--resume | --force]",
     options,
     "SRC is a safetensors file or a checkpoint directory; DST is the same kind. X with X_scale, and X_packed with "
     "X_codebook, become X; everything else is copied byte for byte.",

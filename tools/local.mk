@@ -13,7 +13,7 @@ moert_LDFLAGS = $(AM_LDFLAGS) -pthread
 # quantize, dequantize
 moert_SOURCES += \
 	tools/quantize.c tools/dequantize.c tools/quantize_checkpoint.c tools/quantize_file.c tools/quantize_file.h \
-	tools/quantize_plan.c tools/quantize_run.c tools/quantize_work.c \
+	tools/quantize_plan.c tools/quantize_run.c tools/quantize_target.c tools/quantize_work.c \
 	tools/files.c tools/files.h tools/progress.c tools/progress.h
 dist_man_MANS += man/moert.1
 bashcompletiondir = @bashcompletiondir@

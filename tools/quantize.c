@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FORMAT, FIT, KEEP_ZERO, CALIBRATE, SCALE_RULE, NONFINITE, INCLUDE, EXCLUDE, JOBS, REPORT, RESUME };
+enum { FORMAT, FIT, KEEP_ZERO, CALIBRATE, SCALE_RULE, NONFINITE, INCLUDE, EXCLUDE, JOBS, REPORT, RESUME, FORCE };
 
 static const struct tool_option options[] = {
     [FORMAT] = {"format", "mxfp8|lut-b", "number format of the output (required)"},
@@ -22,6 +22,7 @@ static const struct tool_option options[] = {
     [JOBS] = {"jobs", "N", "threads (default: one per CPU); results do not depend on it"},
     [REPORT] = {"report", "FILE.json", "per tensor: signal to error, largest error, bits per weight, time"},
     [RESUME] = {"resume", NULL, "directories: keep the shards that an interrupted run with these options completed"},
+    [FORCE] = {"force", NULL, "directories: replace the checkpoint in DST, which must be empty otherwise"},
     {NULL, NULL, NULL},
 };
 
@@ -125,7 +126,8 @@ static int take(struct tool *tool, int option, const char *value, struct quant_o
     case EXCLUDE: return add_glob(tool, o->exclude, &o->excludes, value);
     case JOBS: return take_jobs(tool, o, value);
     case REPORT: return take_report(tool, o, value, report);
-    default: o->resume = 1; return 0;
+    case RESUME: o->resume = 1; return 0;
+    default: o->force = 1; return 0;
     }
 }
 
@@ -141,6 +143,8 @@ static int check_together(struct tool *tool, const struct quant_options *o, cons
         return tool_usage_error(tool, "lut-b cannot hold Inf or NaN: only --nan error");
     if (o->lutb.keep_zero && o->lutb.fit != MOERT_FIT_OPTIMAL)
         return tool_usage_error(tool, "--keep-zero needs --fit optimal");
+    if (o->resume && o->force)
+        return tool_usage_error(tool, "--resume goes on with what is there, --force replaces it; give one of them");
     return 0;
 }
 

@@ -13,9 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define JOURNAL ".moert-quantize.json"
-#define INDEX   "model.safetensors.index.json"
-
 /* One directory's conversion. */
 struct walk {
     struct quant_run *run;
@@ -69,7 +66,7 @@ static json_t *options_json(const struct quant_options *o)
 
 static moert_status_t journal_begin(struct walk *w, struct moert_error *err)
 {
-    char *path = tool_path_join(w->destination, JOURNAL);
+    char *path = tool_path_join(w->destination, QUANT_JOURNAL);
     json_t *old, *options = options_json(w->run->options);
     moert_status_t status = MOERT_OK;
 
@@ -80,14 +77,18 @@ static moert_status_t journal_begin(struct walk *w, struct moert_error *err)
     }
     json_object_set_new(options, "nan", json_integer((json_int_t)w->run->options->mxfp8.nonfinite));
     old = w->run->options->resume ? json_load_file(path, 0, NULL) : NULL;
-    if (old && !json_equal(json_object_get(old, "options"), options)) {
-        status = tool_set_error(err, MOERT_E_VALUE, "field",
-                                "%s: the interrupted run had other options; repeat them, or leave --resume out", path);
-    } else if (old && json_is_object(json_object_get(old, "done"))) {
+    if (w->run->options->resume && !access(path, F_OK) && !json_is_object(json_object_get(old, "done"))) {
+        status = tool_set_error(err, MOERT_E_OUTPUT, "output-write",
+                                "%s is not a journal of an unfinished run; give --force to begin again", path);
+    } else if (old && !json_equal(json_object_get(old, "options"), options)) {
+        status = tool_set_error(
+            err, MOERT_E_VALUE, "field",
+            "%s: the interrupted run had other options; repeat them, or give --force to begin again", path);
+    } else if (old) {
         w->journal = json_incref(old);
     } else {
         w->journal = json_pack("{s:O, s:{}}", "options", options, "done");
-        status = w->journal ? write_json(w->destination, JOURNAL, w->journal, err) : tool_no_memory(err);
+        status = w->journal ? write_json(w->destination, QUANT_JOURNAL, w->journal, err) : tool_no_memory(err);
     }
     json_decref(old);
     json_decref(options);
@@ -128,7 +129,7 @@ static moert_status_t journal_add(struct walk *w, const char *shard, const char 
         return tool_set_error(err, MOERT_E_OUTPUT, "output-write", "%s: %s", to, strerror(errno));
     json_object_set_new(json_object_get(w->journal, "done"), shard,
                         json_pack("{s:o, s:o, s:O}", "source", stamp(&in), "output", stamp(&out), "rows", rows));
-    return write_json(w->destination, JOURNAL, w->journal, err);
+    return write_json(w->destination, QUANT_JOURNAL, w->journal, err);
 }
 
 /* ------------------------------------------------------------------ shards */
@@ -264,7 +265,7 @@ static moert_status_t write_config(const struct walk *w, struct moert_error *err
 
 static moert_status_t write_index(const struct walk *w, struct moert_error *err)
 {
-    char *path = tool_path_join(w->source, INDEX);
+    char *path = tool_path_join(w->source, QUANT_INDEX);
     int sharded = path && !access(path, F_OK);
     json_t *index, *metadata;
     moert_status_t status;
@@ -272,7 +273,7 @@ static moert_status_t write_index(const struct walk *w, struct moert_error *err)
     free(path);
     if (!sharded)
         return MOERT_OK;
-    index = load_json(w->source, INDEX, err);
+    index = load_json(w->source, QUANT_INDEX, err);
     if (!index)
         return MOERT_E_FILE;
     metadata = json_object_get(index, "metadata");
@@ -282,7 +283,7 @@ static moert_status_t write_index(const struct walk *w, struct moert_error *err)
     }
     json_object_set_new(metadata, "total_size", tool_json_size(w->total_size));
     json_object_set(index, "weight_map", w->weight_map);
-    status = write_json(w->destination, INDEX, index, err);
+    status = write_json(w->destination, QUANT_INDEX, index, err);
     json_decref(index);
     return status;
 }
@@ -305,7 +306,7 @@ static moert_status_t check_config(const struct walk *w, struct moert_error *err
 
 static int is_ours(const struct walk *w, const char *name)
 {
-    static const char *const names[] = {"config.json", INDEX, JOURNAL};
+    static const char *const names[] = {"config.json", QUANT_INDEX, QUANT_JOURNAL};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         if (!strcmp(name, names[i]))
@@ -316,15 +317,6 @@ static int is_ours(const struct walk *w, const char *name)
         if (!strcmp(name, base_name(moert_safetensors_path(moert_checkpoint_file(w->run->checkpoint, f)))))
             return 1;
     return 0;
-}
-
-static moert_status_t make_directory(const char *path, struct moert_error *err)
-{
-    struct stat st;
-
-    if (!mkdir(path, 0777) || (errno == EEXIST && !stat(path, &st) && S_ISDIR(st.st_mode)))
-        return MOERT_OK;
-    return tool_set_error(err, MOERT_E_OUTPUT, "output-write", "%s: %s", path, strerror(errno));
 }
 
 /* depth 0: the checkpoint's own directory. Caches of tools (names with a leading dot) are left behind. */
@@ -349,7 +341,7 @@ static moert_status_t copy_others(const struct walk *w, const char *from, const 
         else if (!stat(a, &st) && S_ISREG(st.st_mode))
             status = tool_file_copy(a, b, err);
         else if (!stat(a, &st) && S_ISDIR(st.st_mode) && depth < 8) {
-            status = make_directory(b, err);
+            status = quant_make_directory(b, err);
             if (!status)
                 status = copy_others(w, a, b, depth + 1, err);
         }
@@ -390,21 +382,6 @@ static moert_status_t check_plans(struct walk *w, struct moert_error *err)
     return status;
 }
 
-/* The output may not be the source, nor lie inside it. */
-static moert_status_t check_apart(const struct walk *w, struct moert_error *err)
-{
-    char *a = realpath(w->source, NULL), *b = realpath(w->destination, NULL);
-    size_t n = a ? strlen(a) : 0;
-    int inside = a && b && !strncmp(a, b, n) && (b[n] == 0 || b[n] == '/');
-
-    free(a);
-    free(b);
-    if (inside)
-        return tool_set_error(err, MOERT_E_USAGE, "overlap", "%s lies in %s; give another directory", w->destination,
-                              w->source);
-    return MOERT_OK;
-}
-
 static moert_status_t walk(struct walk *w, struct moert_error *err)
 {
     const moert_checkpoint_t *c = w->run->checkpoint;
@@ -424,7 +401,7 @@ static moert_status_t walk(struct walk *w, struct moert_error *err)
         status = write_index(w, err);
     if (!status)
         status = write_config(w, err);
-    journal = tool_path_join(w->destination, JOURNAL);
+    journal = tool_path_join(w->destination, QUANT_JOURNAL);
     if (!status && journal)
         unlink(journal);
     free(journal);
@@ -435,6 +412,7 @@ moert_status_t quant_checkpoint(struct quant_run *run, const char *source, const
                                 struct moert_error *err)
 {
     struct walk w = {.run = run, .source = source, .destination = destination, .weight_map = json_object()};
+    int lock = -1;
     moert_status_t status = moert_checkpoint_open(source, NULL, &run->checkpoint, err);
 
     if (!status)
@@ -442,11 +420,11 @@ moert_status_t quant_checkpoint(struct quant_run *run, const char *source, const
     if (!status)
         status = check_plans(&w, err);
     if (!status)
-        status = make_directory(destination, err);
-    if (!status)
-        status = check_apart(&w, err);
+        status = quant_target_open(run, source, destination, &lock, err);
     if (!status)
         status = walk(&w, err);
+    if (lock >= 0)
+        close(lock);
     moert_checkpoint_close(run->checkpoint);
     run->checkpoint = NULL;
     json_decref(w.journal);

@@ -14,6 +14,9 @@
 
 enum { QUANT_GLOBS = 64 };
 
+#define QUANT_JOURNAL ".moert-quantize.json" /* of an unfinished run, in its directory */
+#define QUANT_INDEX   "model.safetensors.index.json"
+
 struct quant_options {
     int decode;            /* dequantize */
     moert_scheme_t scheme; /* of the output, or NONE for dequantize */
@@ -25,6 +28,7 @@ struct quant_options {
     unsigned jobs;
     int measure; /* errors are wanted (lut-b has them anyway) */
     int resume;
+    int force; /* a directory that is not empty: its checkpoint is replaced */
 };
 
 /* One invocation. */
@@ -64,6 +68,13 @@ moert_status_t quant_file(struct quant_run *run, const moert_safetensors_t *in, 
                           struct moert_error *err);
 moert_status_t quant_checkpoint(struct quant_run *run, const char *source, const char *destination,
                                 struct moert_error *err);
+
+/* Makes and locks the directory `destination`, or refuses it: nothing has been written then. Closing *ret_fd ends the
+ * lock. */
+moert_status_t quant_target_open(const struct quant_run *run, const char *source, const char *destination, int *ret_fd,
+                                 struct moert_error *err);
+/* An existing one is fine. */
+moert_status_t quant_make_directory(const char *path, struct moert_error *err);
 
 /* Source bytes of a file's tensors. */
 uint64_t quant_bytes(const moert_safetensors_t *file);

@@ -78,10 +78,11 @@ static moert_status_t check_orientation(const struct quant_run *run, const struc
         return MOERT_OK;
     transposed = moert_checkpoint_fused_transposed(run->checkpoint);
     if (transposed > 0)
-        return tool_set_error(err, MOERT_E_VALUE, "scheme",
-                              "tensor \"%.200s\": fused experts of %s are stored [E,K,N]; blocks run along K, which must "
-                              "be the last axis",
-                              t->name, moert_checkpoint_family(run->checkpoint));
+        return tool_set_error(
+            err, MOERT_E_VALUE, "scheme",
+            "tensor \"%.200s\": fused experts of %s are stored [E,K,N]; blocks run along K, which must "
+            "be the last axis",
+            t->name, moert_checkpoint_family(run->checkpoint));
     if (transposed < 0)
         return tool_set_error(err, MOERT_E_VALUE, "tensor-ambiguous",
                               "tensor \"%.200s\": %s is a family without a rule for fused experts; give "

@@ -96,6 +96,49 @@ ok "uninterrupted run" "$moert" quantize "$dir/sharded" "$dir/whole" --format lu
 ok "--resume gives what an uninterrupted run gives" diff -r "$dir/part" "$dir/whole"
 ok "shards come back" "$moert" dequantize "$dir/whole" "$dir/whole.back"
 
+# one_wins A B: exit statuses of two runs into one directory.
+one_wins() { [ "$1 $2" = "0 6" ] || [ "$1 $2" = "6 0" ]; }
+"$moert" quantize "$dir/sharded" "$dir/race" --format lut-b --fit multistart --jobs 1 >/dev/null 2>"$dir/race.1" &
+first=$!
+"$moert" quantize "$dir/sharded" "$dir/race" --format lut-b --fit multistart --jobs 1 >/dev/null 2>"$dir/race.2"
+second=$?
+wait $first
+ok "two runs into one directory: one is refused" one_wins $? $second
+ok "the other one's result is whole" diff -r "$dir/race" "$dir/whole"
+ok "the refusal says why" grep -qE "another run is writing to|is not empty" "$dir/race.1" "$dir/race.2"
+if command -v flock >/dev/null; then
+  mkdir "$dir/held"
+  fails "a directory in use" 6 "another run is writing to" flock "$dir/held" "$moert" quantize "$model" "$dir/held" --format mxfp8
+  ok "nothing was written there" rmdir "$dir/held"
+fi
+
+cp -r "$dir/whole" "$dir/old"
+fails "a finished checkpoint is not overwritten" 6 "is not empty; give a new directory, or --resume" \
+  "$moert" quantize "$model" "$dir/old" --format mxfp8
+fails "nor resumed" 6 "holds no unfinished run" "$moert" quantize "$model" "$dir/old" --format mxfp8 --resume
+fails "nor by dequantize" 6 "is not empty" "$moert" dequantize "$dir/mxfp8" "$dir/old"
+ok "it is as it was" diff -r "$dir/old" "$dir/whole"
+fails "--force with --resume" 2 "give one of them" "$moert" quantize "$model" "$dir/old" --format mxfp8 --force --resume
+ok "--force replaces it" "$moert" quantize "$model" "$dir/old" --format mxfp8 --force
+ok "no part of the old checkpoint stays" diff -r "$dir/old" "$dir/mxfp8"
+ok "dequantize --force replaces it too" "$moert" dequantize "$dir/mxfp8" "$dir/old" --force
+ok "with the same result" diff -r "$dir/old" "$dir/mxfp8.back"
+mkdir "$dir/foreign" "$dir/empty" "$dir/links"
+echo mine >"$dir/foreign/notes"
+fails "foreign files" 6 "is not empty" "$moert" quantize "$model" "$dir/foreign" --format mxfp8
+ok "nothing was added" test "$(ls -A "$dir/foreign")" = notes
+ok "an empty directory is taken" "$moert" quantize "$model" "$dir/empty" --format mxfp8
+echo '[]' >"$dir/foreign/.moert-quantize.json"
+fails "a broken journal" 6 "is not a journal" "$moert" quantize "$model" "$dir/foreign" --format mxfp8 --resume
+cp "$model/config.json" "$dir/links"
+ln -s "$dir/own.safetensors" "$dir/links/model.safetensors"
+mkdir "$dir/kept"
+cp "$model/model.safetensors" "$dir/own.safetensors"
+ln "$dir/own.safetensors" "$dir/kept/model.safetensors"
+fails "--force removes no file of the source" 2 "are the same file" \
+  "$moert" quantize "$dir/links" "$dir/kept" --format mxfp8 --force
+ok "the source's file is there" cmp "$model/model.safetensors" "$dir/kept/model.safetensors"
+
 ok "large sparse checkpoint" "$check" large "$dir/large"
 ok "8 GiB: peak memory below 1 GiB + the largest tensor (64 MiB)" \
   "$check" peak 1088 "$moert" quantize "$dir/large" "$dir/large.q" --format mxfp8 --quiet
@@ -117,7 +160,7 @@ fails "shape that does not fit" 3 "LUT-B needs N % 8 = 0 and K % 64 = 0" "$moert
 fails "already quantised" 3 "already has a quantization_config" "$moert" quantize "$dir/lut-b" "$dir/x" --format mxfp8
 fails "nothing to dequantise" 3 "no tensor to convert" "$moert" dequantize "$model" "$dir/x"
 fails "output inside the source" 2 "lies in" "$moert" quantize "$dir/sharded" "$dir/sharded/out" --format mxfp8
-cp "$model/model.safetensors" "$dir/own.safetensors"
+ok "and leaves nothing there" sh -c "! test -e '$dir/sharded/out'"
 ln -s own.safetensors "$dir/link.safetensors"
 ln "$dir/own.safetensors" "$dir/hard.safetensors"
 for to in own link hard; do
@@ -125,6 +168,7 @@ for to in own link hard; do
     "$moert" quantize "$dir/own.safetensors" "$dir/$to.safetensors" --format mxfp8
 done
 ok "the input is as it was" cmp "$model/model.safetensors" "$dir/own.safetensors"
+fails "the source inside the output" 2 "lies in" "$moert" quantize "$dir/sharded" "$dir" --format mxfp8 --force
 fails "output cannot be written" 6 "No such file" "$moert" quantize "$model/model.safetensors" "$dir/no/x" --format mxfp8
 ok "nothing was left by refused runs" sh -c "! test -e '$dir/x'"
 echo "1..$n"
