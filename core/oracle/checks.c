@@ -7,6 +7,7 @@
 #include "core/base/checked.h"
 #include "core/base/options.h"
 #include "core/base/text.h"
+#include "core/layer/chunk.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -264,67 +265,49 @@ static void check_self_test(struct moert_oracle_trail *trail, struct moert_oracl
 
 /* ------------------------------------------------------------------ memory */
 
-static moert_status_t workspace_of(const struct moert_oracle_candidate *c, const struct moert_layer_config *layer,
-                                   uint64_t tokens, uint64_t *ret, struct moert_error *err)
+struct workspace_ctx {
+    const struct moert_oracle_candidate *candidate;
+    const struct moert_layer_config *layer;
+};
+
+static moert_status_t workspace_of(void *pointer, uint64_t tokens, uint64_t *ret, struct moert_error *err)
 {
+    const struct workspace_ctx *ctx = pointer;
+    const struct moert_oracle_candidate *c = ctx->candidate;
     struct moert_workspace workspace = {.size = sizeof(workspace)};
-    moert_status_t status = c->table->ops->workspace(c->table, &c->device->desc, layer, tokens, &workspace, err);
+    moert_status_t status = c->table->ops->workspace(c->table, &c->device->desc, ctx->layer, tokens, &workspace, err);
 
     if (!status)
         *ret = workspace.bytes;
     return status;
 }
 
-/* Bytes of the largest chunk of up to max_tokens (layer.md 6): all of them if they fit the limit, else the largest
- * multiple of 128 that fits, else the largest number below 128. ret: bytes; 0 tokens fit: the bytes of one token. */
-static moert_status_t chunk_workspace(const struct moert_oracle_candidate *c, const struct moert_layer_config *layer,
-                                      uint64_t limit, uint64_t *ret, struct moert_error *err)
-{
-    uint64_t step, low, high, bytes = 0;
-    moert_status_t status = workspace_of(c, layer, layer->max_tokens, ret, err);
-
-    if (status || *ret <= limit)
-        return status;
-    status = workspace_of(c, layer, 128, &bytes, err);
-    step = !status && bytes <= limit && layer->max_tokens > 128 ? 128 : 1;
-    low = 1; /* in steps; fits, or is what one token needs */
-    high = step == 128 ? layer->max_tokens / 128 : layer->max_tokens < 127 ? layer->max_tokens : 127;
-    if (!status)
-        status = workspace_of(c, layer, low * step, ret, err);
-    while (!status && low < high) {
-        uint64_t middle = low + (high - low + 1) / 2;
-        status = workspace_of(c, layer, middle * step, &bytes, err);
-        if (!status && bytes <= limit) {
-            low = middle;
-            *ret = bytes;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return status;
-}
-
+/* Workspace of the largest chunk of up to max_tokens, cut as a run is (layer.md 6): it is one buffer. */
 static int check_workspace(struct moert_oracle_trail *trail, struct moert_oracle_candidate *c, struct moert_error *err)
 {
-    uint64_t limit = moert_config_number(MOERT_CFG_WORKSPACE_MAX);
+    struct workspace_ctx ctx = {c, &trail->question.layer};
+    uint64_t chunk = 0, option = moert_config_number(MOERT_CFG_WORKSPACE_MAX), buffer = c->device->desc.max_buffer;
+    struct moert_chunk_limits limits = {.layer = ctx.layer,
+                                        .block_size = c->table->block_size,
+                                        .workspace_max = buffer && buffer < option ? buffer : option,
+                                        .workspace = workspace_of,
+                                        .ctx = &ctx};
+    struct moert_check check = {.code = "workspace", .verdict = MOERT_FAIL, .op = MOERT_OP_LE, .field = "workspace"};
 
-    if (chunk_workspace(c, &trail->question.layer, limit, &c->workspace, err)) {
-        add(trail, c,
-            (struct moert_check){
-                .code = "workspace", .verdict = MOERT_FAIL, .field = "workspace", .have = text_value(err->text)});
+    if (!moert_chunk_tokens(&limits, ctx.layer->max_tokens, &chunk, &c->workspace, err))
+        return 0;
+    if (strcmp(err->code, "workspace") || workspace_of(&ctx, 1, &c->workspace, err)) {
+        check.op = MOERT_OP_NONE;
+        check.have = text_value(err->text);
+        add(trail, c, check);
         return -1;
     }
-    if (c->workspace <= limit)
-        return 0;
-    add(trail, c,
-        (struct moert_check){
-            .code = "workspace",
-            .verdict = MOERT_FAIL,
-            .op = MOERT_OP_LE,
-            .field = "workspace",
-            .have = bytes_value(c->workspace),
-            .need = bytes_value(limit),
-            .fix = moert_arena_format(&trail->arena, "MOERT_WORKSPACE_MAX of at least %" PRIu64, c->workspace)});
+    check.have = bytes_value(c->workspace);
+    check.need = bytes_value(limits.workspace_max);
+    check.fix = c->workspace > option
+                    ? moert_arena_format(&trail->arena, "MOERT_WORKSPACE_MAX of at least %" PRIu64, c->workspace)
+                    : "a device with larger buffers";
+    add(trail, c, check);
     return -1;
 }
 
@@ -383,7 +366,7 @@ void moert_oracle_ask(struct moert_oracle_trail *trail, struct moert_oracle_cand
     }
     /* The backend's checks of the device come first in the list (C51), so the core's follow. */
     if (c->table && c->device)
-        c->table->ops->supports(c->table, &c->device->desc, &trail->question.layer, &sink);
+        c->table->ops->supports(c->table, &c->device->desc, trail->question.asked, &sink);
     check_driver_state(trail, c);
     if (c->table && c->device) {
         check_class(trail, c);

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #define DECODE_MAX_TOKENS 64 /* oracle.md 3 */
+#define LAYER_SIZE_MAX    65536
 
 void moert_oracle_warn(struct moert_oracle_trail *trail, const char *text)
 {
@@ -60,6 +61,22 @@ static void read_forced(struct moert_oracle_trail *trail, const char *backend)
     trail->question.force_name = name;
 }
 
+/* The completed description with its tail of fields that are unknown here: backends abstain on those (oracle.md 12,
+ * Q12). Inside the core the struct is as large as the core knows it. */
+static void keep_tail(struct moert_oracle_trail *trail, const struct moert_layer_config *layer)
+{
+    struct moert_oracle_question *q = &trail->question;
+    char *whole = moert_arena_alloc(&trail->arena, layer->size, 1);
+
+    q->layer.size = sizeof(q->layer);
+    q->asked = whole ? (const struct moert_layer_config *)(void *)whole : &q->layer;
+    if (!whole)
+        return;
+    memcpy(whole, layer, layer->size);
+    memcpy(whole, &q->layer, sizeof(q->layer));
+    ((struct moert_layer_config *)(void *)whole)->size = layer->size;
+}
+
 static moert_status_t read_question(struct moert_oracle_trail *trail, const struct moert_layer_config *layer,
                                     const struct moert_select_options *options, struct moert_error *err)
 {
@@ -67,6 +84,10 @@ static moert_status_t read_question(struct moert_oracle_trail *trail, const stru
     moert_status_t status = moert_check_size(err, "moert_layer_config", layer->size, sizeof(*layer));
     int32_t *map;
 
+    if (!status && layer->size > LAYER_SIZE_MAX)
+        status = moert_fail(err, MOERT_E_USAGE, "struct-size",
+                            "struct moert_layer_config has size %u, more than %d of any version", layer->size,
+                            LAYER_SIZE_MAX);
     if (status)
         return status;
     q->layer = *layer;
@@ -79,6 +100,7 @@ static moert_status_t read_question(struct moert_oracle_trail *trail, const stru
             memcpy(map, q->layer.expert_map, q->layer.expert_map_length * sizeof(*map));
         q->layer.expert_map = map;
     }
+    keep_tail(trail, layer);
     q->tokens = options->tokens;
     q->phase =
         (q->tokens ? q->tokens : q->layer.max_tokens) <= DECODE_MAX_TOKENS ? MOERT_PHASE_DECODE : MOERT_PHASE_PREFILL;

@@ -64,8 +64,9 @@ struct moert_oracle_candidate {
 };
 
 struct moert_oracle_question {
-    struct moert_layer_config layer; /* complete; the map is in the arena */
-    uint64_t tokens;                 /* 0: not given */
+    struct moert_layer_config layer;        /* complete; the map is in the arena */
+    const struct moert_layer_config *asked; /* the same with what a later header's caller wrote behind it */
+    uint64_t tokens;                        /* 0: not given */
     moert_phase_t phase;
     const char *policy;
     const char *force_name, *force_device; /* --backend NAME@DEVICE; NULL: not given */

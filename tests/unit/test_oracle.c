@@ -430,6 +430,31 @@ Test(oracle, workspace_limit_that_one_token_exceeds)
     END();
 }
 
+/* The workspace is one buffer: a device that cannot hold that of one token refuses before a run does. */
+static const struct fake_script script_buffer = {.workspace = 4096};
+static const struct moert_device_desc buf_devices[] = {{.id = "buf:0", .arch = "b", .max_buffer = 4095},
+                                                       {.id = "buf:1", .arch = "b", .max_buffer = 4096 * 5}};
+FAKE_BACKEND(buf_one, "buf.one", 5, &script_buffer);
+FAKE_DRIVER(buf, fake_probe, buf_devices, 2, &buf_one);
+
+Test(oracle, workspace_that_the_largest_buffer_cannot_hold)
+{
+    WORLD(&buf_driver);
+    const json_t *c, *cost;
+
+    a = ask(context, &layer, NULL);
+    cr_assert_eq(a.status, MOERT_OK, "%s", a.err.text);
+    cr_expect_str_eq(moert_decision_device(a.decision), "buf:1");
+    c = check(&a, "buf.one@buf:0", "workspace");
+    cr_expect_str_eq(text_of(c, "verdict"), "fail");
+    cr_expect_eq(json_integer_value(json_object_get(c, "have")), 4096);
+    cr_expect_eq(json_integer_value(json_object_get(c, "need")), 4095);
+    cr_expect_str_eq(text_of(c, "fix"), "a device with larger buffers");
+    cost = json_object_get(candidate(&a, "buf.one@buf:1"), "cost");
+    cr_expect_eq(json_integer_value(json_object_get(cost, "workspace")), 4096 * 5, "the largest chunk that fits");
+    END();
+}
+
 /* ------------------------------------------------------------------ devices that are not here */
 
 Test(oracle, c51_exact_architectures)
@@ -738,6 +763,55 @@ Test(oracle, q12_abstain_is_shown_and_does_not_refuse)
     /* A verdict or value of a later version is no pass, and no crash. */
     cr_expect_str_eq(text_of(candidate(&a, "odd.later@odd:0"), "verdict"), "refused");
     cr_expect_str_eq(text_of(check(&a, "odd.later@odd:0", "format"), "op"), "none");
+    END();
+}
+
+/* A caller of a later header: what it wrote behind the struct reaches the backend as it is, and nothing else does. */
+static uint32_t tail_size;
+static unsigned char tail_byte;
+static void tail_supports(const struct moert_backend *b, const struct moert_device_desc *d,
+                          const struct moert_layer_config *l, const struct moert_check_sink *sink)
+{
+    tail_size = l->size;
+    tail_byte = l->size > sizeof(*l) ? ((const unsigned char *)(l + 1))[7] : 0;
+    fake_supports(b, d, l, sink);
+}
+static struct moert_backend_ops late_table;
+static const struct fake_script script_tail = {0};
+static const struct moert_device_desc tail_devices[] = {{.id = "tail:0", .arch = "t"}};
+static struct moert_backend tail_one;
+FAKE_DRIVER(tail, fake_probe, tail_devices, 1, &tail_one);
+
+Test(oracle, q12_fields_of_a_later_header_reach_the_backend)
+{
+    struct {
+        struct moert_layer_config layer;
+        unsigned char later[16];
+    } *larger = malloc(sizeof(*larger)); /* malloc, so that a sanitizer sees a byte too far */
+    struct moert_backend one = {.size = sizeof(one), .name = "tail.one", .block_size = 1, .schemes = fake_schemes};
+
+    late_table = fake_backend_ops;
+    late_table.supports = tail_supports;
+    one.scheme_count = 1;
+    one.ops = &late_table;
+    one.data = &script_tail;
+    tail_one = one;
+    WORLD(&tail_driver);
+    cr_assert_not_null(larger);
+    memset(larger, 0, sizeof(*larger));
+    larger->layer = layer;
+    larger->layer.size = sizeof(*larger);
+    larger->later[7] = 42;
+    a = ask(context, &larger->layer, NULL);
+    cr_assert_eq(a.status, MOERT_OK, "%s", a.err.text);
+    cr_expect_eq(tail_size, sizeof(*larger));
+    cr_expect_eq(tail_byte, 42);
+    answer_free(&a);
+    larger->layer.size = 1u << 20;
+    a = ask(context, &larger->layer, NULL);
+    cr_expect_eq(a.status, MOERT_E_USAGE);
+    cr_expect_str_eq(a.err.code, "struct-size");
+    free(larger);
     END();
 }
 
