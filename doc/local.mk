@@ -5,3 +5,6 @@ docdatadir = $(datadir)/moert
 dist_docdata_DATA = doc/explain.schema.json
 
 EXTRA_DIST += doc/driver-guide.md
+
+# The file formats, for users; tests/cli/examples.sh runs their examples.
+dist_doc_DATA = doc/formats.md

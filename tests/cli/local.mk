@@ -9,6 +9,6 @@ check_PROGRAMS += tests/cli/mkst
 tests_cli_mkst_SOURCES = tests/cli/mkst.c
 tests_cli_mkst_CFLAGS = $(AM_CFLAGS)
 CLI_TESTS = tests/cli/usage.sh tests/cli/steps.sh tests/cli/run.sh tests/cli/bad_input.sh tests/cli/model.sh \
-	tests/cli/bench.sh tests/cli/documents.sh
+	tests/cli/bench.sh tests/cli/documents.sh tests/cli/examples.sh
 TESTS += $(CLI_TESTS)
 EXTRA_DIST += $(CLI_TESTS) tests/cli/lib.sh tests/cli/golden
