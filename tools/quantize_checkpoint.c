@@ -156,6 +156,10 @@ static void recall(struct walk *w, const char *shard)
     for (size_t i = 0; i < json_array_size(rows); i++) {
         json_t *row = json_array_get(rows, i);
         w->run->tensors++;
+        w->run->resumed++;
+        w->run->unmeasured += !json_object_get(row, "squared_error");
+        w->run->bytes_in += (uint64_t)json_integer_value(json_object_get(row, "bytes_in"));
+        w->run->bytes_out += (uint64_t)json_integer_value(json_object_get(row, "bytes_out"));
         w->run->error += json_number_value(json_object_get(row, "squared_error"));
         w->run->signal += json_number_value(json_object_get(row, "squared_sum"));
         json_array_append(w->run->rows, row);
@@ -360,6 +364,7 @@ static moert_status_t check_plans(struct walk *w, struct moert_error *err)
     const moert_checkpoint_t *c = w->run->checkpoint;
     uint32_t files = moert_checkpoint_file_count(c);
     const moert_safetensors_t **list = calloc(files + 1, sizeof(*list));
+    json_t *seen = json_object();
     uint64_t converted = 0;
     moert_status_t status = list ? MOERT_OK : tool_no_memory(err);
 
@@ -367,17 +372,17 @@ static moert_status_t check_plans(struct walk *w, struct moert_error *err)
         struct quant_step *steps;
         list[f] = moert_checkpoint_file(c, f);
         status = quant_plan(w->run, list[f], &steps, err);
-        for (uint64_t i = 0; !status && i < moert_safetensors_count(list[f]); i++)
-            converted += steps[i].action == QUANT_ENCODE || steps[i].action == QUANT_DECODE;
-        if (!status)
-            quant_plan_free(steps, moert_safetensors_count(list[f]));
+        if (status)
+            break;
+        converted += quant_count(steps, moert_safetensors_count(list[f]));
+        status = quant_check_layers(w->run, list[f], steps, seen, err);
+        quant_plan_free(steps, moert_safetensors_count(list[f]));
     }
     if (!status)
         status = quant_check_patterns(w->run, list, files, err);
-    if (!status && !converted)
-        status = tool_set_error(err, MOERT_E_VALUE, "tensor-missing", "%s: no tensor to convert; %s", w->source,
-                                w->run->options->decode ? "none is MXFP8 or LUT-B"
-                                                        : "no routed experts were found and --include names none");
+    if (!status)
+        status = quant_check_any(w->run, NULL, w->source, converted, err);
+    json_decref(seen);
     free(list);
     return status;
 }

@@ -175,15 +175,17 @@ static void note_result(struct quant_run *run, const struct quant_step *s, const
     run->signal += stats->signal;
     for (uint32_t i = 0; i < t->rank; i++)
         json_array_append_new(shape, tool_json_size(t->shape[i]));
-    row =
-        json_pack("{s:o, s:o, s:s, s:s, s:o, s:o}", "name", tool_json_string(s->name ? s->name : t->name), "shape",
-                  shape, "format", moert_scheme_name(s->scheme), "dtype", moert_dtype_name(t->dtype), "bits_per_weight",
-                  tool_json_real(weights > 0 ? 8 * bytes / weights : 0), "time_ns", tool_json_size(time));
+    row = json_pack("{s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o}", "name", tool_json_string(s->name ? s->name : t->name),
+                    "shape", shape, "format", moert_scheme_name(s->scheme), "dtype", moert_dtype_name(t->dtype),
+                    "bits_per_weight", tool_json_real(weights > 0 ? 8 * bytes / weights : 0), "time_ns",
+                    tool_json_size(time), "bytes_in", tool_json_size(bytes_in), "bytes_out", tool_json_size(bytes_out));
     if (!run->options->decode && (run->options->measure || s->scheme == MOERT_SCHEME_LUT_B)) {
         json_object_set_new(row, "snr_db", tool_json_real(10 * log10(stats->signal / stats->error)));
         json_object_set_new(row, "max_error", tool_json_real(stats->max_error));
         json_object_set_new(row, "squared_error", tool_json_real(stats->error));
         json_object_set_new(row, "squared_sum", tool_json_real(stats->signal));
+    } else {
+        run->unmeasured++;
     }
     if (!run->options->decode) {
         json_object_set_new(row, "saturated", tool_json_size(stats->saturated));

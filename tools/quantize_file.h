@@ -39,6 +39,8 @@ struct quant_run {
     json_t *rows;                   /* report: one object per tensor */
     struct tool_progress progress;
     uint64_t tensors;             /* converted */
+    uint64_t resumed;             /* of them by an earlier run */
+    uint64_t unmeasured;          /* of them without sums of squares */
     uint64_t bytes_in, bytes_out; /* of converted tensors */
     double error, signal;         /* sums of squares over them */
 };
@@ -46,6 +48,7 @@ struct quant_run {
 /* What happens to a tensor of the source. */
 enum quant_action { QUANT_COPY, QUANT_ENCODE, QUANT_DECODE, QUANT_DROP };
 struct quant_step {
+    const char *path; /* of the source */
     const struct moert_st_tensor *tensor;
     const struct moert_st_tensor *partner; /* DECODE: scales or codebooks */
     enum quant_action action;
@@ -62,6 +65,15 @@ void quant_plan_free(struct quant_step *steps, uint64_t count);
 /* Every pattern of --include must choose something in one of the files. */
 moert_status_t quant_check_patterns(const struct quant_run *run, const moert_safetensors_t *const *files,
                                     uint32_t count, struct moert_error *err);
+
+/* Something must be converted: of one file, or of a checkpoint (`in` NULL). Says what was looked for. */
+moert_status_t quant_check_any(const struct quant_run *run, const moert_safetensors_t *in, const char *source,
+                               uint64_t converted, struct moert_error *err);
+/* The experts of a layer take one form, or nothing can open it. `seen` (an object) carries what became of the weights
+ * of files that were looked at before. */
+moert_status_t quant_check_layers(const struct quant_run *run, const moert_safetensors_t *in,
+                                  const struct quant_step *steps, json_t *seen, struct moert_error *err);
+uint64_t quant_count(const struct quant_step *steps, uint64_t count);
 
 /* Writes `path` from `in`. */
 moert_status_t quant_file(struct quant_run *run, const moert_safetensors_t *in, const char *path,

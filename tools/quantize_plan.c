@@ -259,6 +259,7 @@ moert_status_t quant_plan(const struct quant_run *run, const moert_safetensors_t
 
     for (uint64_t i = 0; i < count && !status; i++) {
         steps[i].tensor = moert_safetensors_at(in, i);
+        steps[i].path = moert_safetensors_path(in);
         status = run->options->decode ? plan_decode(run, in, &steps[i], err) : plan_encode(run, in, &steps[i], err);
         if (status) {
             struct moert_error inner = err ? *err : (struct moert_error)MOERT_ERROR_INIT;
@@ -293,6 +294,75 @@ moert_status_t quant_check_patterns(const struct quant_run *run, const moert_saf
         if (!found)
             return tool_set_error(err, MOERT_E_MISSING, "tensor-missing", "--%s \"%s\" matches no tensor",
                                   p < o->includes ? "include" : "exclude", pattern);
+    }
+    return MOERT_OK;
+}
+
+uint64_t quant_count(const struct quant_step *steps, uint64_t count)
+{
+    uint64_t n = 0;
+
+    for (uint64_t i = 0; i < count; i++)
+        n += steps[i].action == QUANT_ENCODE || steps[i].action == QUANT_DECODE;
+    return n;
+}
+
+moert_status_t quant_check_any(const struct quant_run *run, const moert_safetensors_t *in, const char *source,
+                               uint64_t converted, struct moert_error *err)
+{
+    const char *why =
+        "F32, BF16 and F16 tensors with two or more dimensions are looked for; dequantize first if the file "
+        "is quantised already";
+
+    if (converted)
+        return MOERT_OK;
+    if (run->options->decode)
+        why = "none is MXFP8 or LUT-B";
+    else if (!in)
+        why = "no routed experts were found and --include names none";
+    else if (run->options->includes)
+        why = "--include names no F32, BF16 or F16 tensor with two or more dimensions that --exclude does not leave";
+    else if (moert_safetensors_metadata(in, "moert.layer"))
+        why =
+            "a layer file's w13_weight and w2_weight in F32, BF16 or F16 are looked for; dequantize first if they are "
+            "quantised already";
+    return tool_set_error(err, MOERT_E_VALUE, "tensor-missing", "%s: no tensor to convert; %s", source, why);
+}
+
+/* Length of the part of an expert weight's name that names its layer ("model.layers.3."); 0 for a layer file's. */
+static size_t layer_length(const char *name)
+{
+    const char *number = strstr(name, "layers.");
+
+    return number ? (size_t)(number - name) + 7 + strspn(number + 7, "0123456789") : 0;
+}
+
+moert_status_t quant_check_layers(const struct quant_run *run, const moert_safetensors_t *in,
+                                  const struct quant_step *steps, json_t *seen, struct moert_error *err)
+{
+    for (uint64_t i = 0; i < moert_safetensors_count(in) && !run->options->decode; i++) {
+        const char *name = steps[i].tensor->name, *form = steps[i].action == QUANT_ENCODE ? "converted" : "left";
+        const json_t *taken, *left;
+        char key[256];
+        json_t *layer;
+        if (run->checkpoint ? !moert_checkpoint_is_expert_weight(run->checkpoint, name) : !is_layer_weight(name))
+            continue;
+        snprintf(key, sizeof(key), "%.*s", (int)layer_length(name), name);
+        layer = json_object_get(seen, key);
+        if (!layer) {
+            layer = json_object();
+            json_object_set_new(seen, key, layer);
+        }
+        if (!json_object_get(layer, form))
+            json_object_set_new(layer, form, json_string(name));
+        taken = json_object_get(layer, "converted");
+        left = json_object_get(layer, "left");
+        if (taken && left)
+            return tool_set_error(err, MOERT_E_USAGE, "scheme",
+                                  "\"%.200s\" would be converted and \"%.200s\" not; a layer whose expert weights "
+                                  "differ in form cannot be opened: choose all of them or none with --include and "
+                                  "--exclude",
+                                  json_string_value(taken), json_string_value(left));
     }
     return MOERT_OK;
 }

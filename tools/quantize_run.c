@@ -10,6 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+static moert_status_t check_plan(const struct quant_run *run, const moert_safetensors_t *in, struct moert_error *err)
+{
+    uint64_t count = moert_safetensors_count(in);
+    json_t *seen = json_object();
+    struct quant_step *steps = NULL;
+    moert_status_t status = quant_plan(run, in, &steps, err);
+
+    if (!status)
+        status = quant_check_any(run, in, moert_safetensors_path(in), quant_count(steps, count), err);
+    if (!status)
+        status = quant_check_layers(run, in, steps, seen, err);
+    quant_plan_free(steps, count);
+    json_decref(seen);
+    return status;
+}
 
 static moert_status_t single_file(struct quant_run *run, const char *source, const char *destination,
                                   struct moert_error *err)
@@ -19,6 +36,8 @@ static moert_status_t single_file(struct quant_run *run, const char *source, con
 
     if (!status)
         status = quant_check_patterns(run, (const moert_safetensors_t *const *)&in, 1, err);
+    if (!status)
+        status = check_plan(run, in, err);
     if (!status) {
         tool_progress_begin(&run->progress, run->tool, run->options->decode ? "dequantize" : "quantize",
                             quant_bytes(in));
@@ -53,12 +72,41 @@ static json_t *summary(const struct quant_run *run, const char *source, const ch
                               tool_json_size(run->bytes_in), "bytes_out", tool_json_size(run->bytes_out), "time_ns",
                               tool_json_size(time));
 
-    if (!o->decode && run->signal > 0)
+    if (run->resumed) /* the time is this run's alone */
+        json_object_set_new(total, "resumed_tensors", tool_json_size(run->resumed));
+    if (!o->decode && run->signal > 0 && !run->unmeasured)
         json_object_set_new(total, "snr_db", tool_json_real(10 * log10(run->signal / run->error)));
     return json_pack("{s:i, s:o, s:o, s:s, s:o, s:O}", "schema", 1, "source", tool_json_string(source), "destination",
                      tool_json_string(destination), "format",
                      o->decode ? moert_dtype_name(o->dtype) : moert_scheme_name(o->scheme), "total", total, "tensors",
                      run->rows);
+}
+
+/* Looked at before the work; the directory of the output may come into being by it. */
+static moert_status_t check_report(const char *path, const char *source, const char *destination,
+                                   struct moert_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *parent = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    size_t n = strlen(destination);
+    struct stat st;
+    moert_status_t status = MOERT_OK;
+
+    while (n > 1 && destination[n - 1] == '/')
+        n--;
+    if (!parent)
+        return tool_no_memory(err);
+    if (!strcmp(path, destination) || tool_same_file(path, source) || tool_same_file(path, destination))
+        status = tool_set_error(err, MOERT_E_USAGE, "overlap", "--report %s is SRC or DST; give another file", path);
+    else if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        status = tool_set_error(err, MOERT_E_OUTPUT, "output-write", "--report %s: not a regular file", path);
+    else if (stat(source, &st) || !S_ISDIR(st.st_mode) || access(destination, F_OK) == 0 || strlen(parent) != n ||
+             strncmp(parent, destination, n))
+        status = access(slash ? parent : ".", W_OK | X_OK)
+                     ? tool_set_error(err, MOERT_E_OUTPUT, "output-write", "--report %s: %s", path, strerror(errno))
+                     : MOERT_OK;
+    free(parent);
+    return status;
 }
 
 static moert_status_t write_report(const char *path, const json_t *document, struct moert_error *err)
@@ -76,9 +124,12 @@ static void print_summary(const struct quant_run *run, const char *destination, 
 
     if (run->tool->quiet)
         return;
-    printf("%llu tensors, %s -> %s in %s", (unsigned long long)run->tensors, tool_bytes(run->bytes_in, in),
-           tool_bytes(run->bytes_out, out), tool_time((double)time, took));
-    if (!run->options->decode && run->signal > 0 && run->error > 0)
+    printf("%llu tensors", (unsigned long long)run->tensors);
+    if (run->resumed)
+        printf(" (%llu of them by an earlier run)", (unsigned long long)run->resumed);
+    printf(", %s -> %s in %s", tool_bytes(run->bytes_in, in), tool_bytes(run->bytes_out, out),
+           tool_time((double)time, took));
+    if (!run->options->decode && run->signal > 0 && run->error > 0 && !run->unmeasured)
         printf(", signal to error %.2f dB", 10 * log10(run->signal / run->error));
     printf(": %s\n", destination);
 }
@@ -89,10 +140,16 @@ int quant_main(struct tool *tool, const struct quant_options *options, const cha
     struct quant_run run = {.tool = tool, .options = options, .rows = json_array()};
     struct moert_error err = MOERT_ERROR_INIT;
     uint64_t begin = tool_now();
-    moert_status_t status = convert(&run, source, destination, &err);
-    json_t *document = status ? NULL : summary(&run, source, destination, tool_now() - begin);
+    moert_status_t status = report ? check_report(report, source, destination, &err) : MOERT_OK;
+    json_t *document;
     int code;
 
+    if (!status)
+        status = convert(&run, source, destination, &err);
+    document = status ? NULL : summary(&run, source, destination, tool_now() - begin);
+    if (run.resumed && options->measure && run.unmeasured)
+        tool_note(tool, "%llu tensors were not measured by the earlier run: no signal to error ratio of the whole",
+                  (unsigned long long)run.unmeasured);
     if (!status && report)
         status = write_report(report, document, &err);
     if (status)

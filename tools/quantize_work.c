@@ -10,6 +10,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,6 +142,43 @@ static const uint8_t *aligned(const uint8_t *x, uint64_t bytes, size_t element, 
     return *ret_copy ? memcpy(*ret_copy, x, bytes) : NULL;
 }
 
+/* The tensor's own index of its element `at`, "[2,17]". */
+static void print_index(const struct moert_st_tensor *t, uint64_t at, char text[256])
+{
+    uint64_t index[MOERT_ST_MAX_RANK];
+    size_t n = 0;
+
+    for (uint32_t i = t->rank; i-- > 0;) {
+        index[i] = at % t->shape[i];
+        at /= t->shape[i];
+    }
+    for (uint32_t i = 0; i < t->rank; i++)
+        n += (size_t)snprintf(text + n, 256 - n, "%c%llu", i ? ',' : '[', (unsigned long long)index[i]);
+    snprintf(text + n, 256 - n, "]");
+}
+
+/* Names the first Inf or NaN of `n` elements from element `at` of the tensor on, and what can be done. */
+static void explain_nonfinite(const struct work *w, const uint8_t *x, uint64_t at, uint64_t n, struct moert_error *err)
+{
+    const struct quant_step *s = w->step;
+    char index[256];
+    uint64_t i = 0;
+    float value;
+
+    while (i + 1 < n && isfinite(load_float(x, s->tensor->dtype, i)))
+        i++;
+    value = load_float(x, s->tensor->dtype, i);
+    print_index(s->tensor, at + i, index);
+    tool_set_error(err, MOERT_E_VALUE, "nonfinite",
+                   "%.2000s: tensor \"%.2000s\", element %s is %s; %s--exclude leaves the tensor as it is", s->path,
+                   s->tensor->name, index,
+                   isnan(value) ? "NaN"
+                   : value < 0  ? "-Inf"
+                                : "Inf",
+                   s->scheme == MOERT_SCHEME_LUT_B ? "LUT-B cannot hold it (--format mxfp8 can); "
+                                                   : "--nan contain or --nan poison converts it, ");
+}
+
 static void do_piece(struct work *w, uint64_t index, struct moert_error *err)
 {
     struct result *r = &w->results[index];
@@ -148,6 +186,7 @@ static void do_piece(struct work *w, uint64_t index, struct moert_error *err)
     uint64_t row = w->first + at;
     const uint8_t *source = (const uint8_t *)w->step->tensor->data + row * w->bytes[0];
     moert_status_t status;
+    int nonfinite = 0;
     void *copy = NULL;
 
     if (w->step->action == QUANT_DECODE) {
@@ -156,13 +195,18 @@ static void do_piece(struct work *w, uint64_t index, struct moert_error *err)
         source = aligned(source, rows * w->bytes[0], moert_dtype_size(w->step->tensor->dtype), &copy);
         status = source ? encode(w, source, rows, w->out + at * w->bytes[1], w->out2 + at * w->bytes[2], &r->stats, err)
                         : tool_no_memory(err);
+        nonfinite = source && status == MOERT_E_VALUE && !strcmp(err->code, "nonfinite");
+        if (nonfinite)
+            explain_nonfinite(w, source, row * w->step->cols, rows * w->step->cols, err);
         free(copy);
     }
     if (status) {
         char text[sizeof(err->text)];
         memcpy(text, err->text, sizeof(text));
-        tool_set_error(err, status, err->code, "tensor \"%.200s\", rows from %llu: %.4000s", w->step->tensor->name,
-                       (unsigned long long)row, text);
+        if (!nonfinite)
+            tool_set_error(err, status, err->code, "%.2000s: tensor \"%.2000s\", rows %llu to %llu: %.3000s",
+                           w->step->path, w->step->tensor->name, (unsigned long long)row,
+                           (unsigned long long)(row + rows - 1), text);
         fail_piece(r, err);
     }
 }

@@ -4,6 +4,7 @@
 set -u
 moert=$MOERT_TEST_BUILDDIR/moert
 check=$MOERT_TEST_BUILDDIR/tests/cli/quantize_check
+mkst=$MOERT_TEST_BUILDDIR/tests/cli/mkst
 model=$MOERT_TEST_SRCDIR/examples/model
 dir=$(mktemp -d "${TMPDIR:-/tmp}/moert-q.XXXXXX") || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -88,12 +89,35 @@ ok "SIGINT: complete shards stay, config.json is not there yet" \
 touch -r "$dir/part/model-00001-of-00006.safetensors" "$dir/stamp"
 fails "--resume with other options is refused" 3 "had other options" \
   "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit optimal --resume
+cp -rp "$dir/part" "$dir/part2"
 fails "--resume keeps complete shards" 0 "model-00001-of-00006.safetensors is complete" \
-  "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit multistart --jobs 2 --resume
+  "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit multistart --jobs 2 --resume \
+  --report "$dir/part.json"
 ok "the kept shard was not written again" sh -c \
   "! test '$dir/part/model-00001-of-00006.safetensors' -nt '$dir/stamp'"
-ok "uninterrupted run" "$moert" quantize "$dir/sharded" "$dir/whole" --format lut-b --fit multistart
+ok "uninterrupted run" "$moert" quantize "$dir/sharded" "$dir/whole" --format lut-b --fit multistart \
+  --report "$dir/whole.json"
 ok "--resume gives what an uninterrupted run gives" diff -r "$dir/part" "$dir/whole"
+if [ -n "$MOERT_TEST_PYTHON" ]; then
+  # totals FILE: of a report, with the number of rows
+  totals() { "$MOERT_TEST_PYTHON" -c "import json,sys; j=json.load(open(sys.argv[1])); t=j['total']
+print(t['tensors'], t['bytes_in'], t['bytes_out'], round(t['snr_db'], 9), len(j['tensors']))" "$1"; }
+  ok "the report of a resumed run covers the whole" test "$(totals "$dir/part.json")" = "$(totals "$dir/whole.json")"
+  ok "and tells how much of it is from before" json_is "$dir/part.json" \
+    "0<j['total']['resumed_tensors']<192 and j['total']['tensors']==192"
+  ok "a run of its own does not" json_is "$dir/whole.json" "'resumed_tensors' not in j['total']"
+  "$MOERT_TEST_PYTHON" - "$dir/part2/.moert-quantize.json" <<END
+import json, sys
+j = json.load(open(sys.argv[1]))
+for shard in j["done"].values():
+    for row in shard["rows"]:
+        row.pop("squared_error")
+json.dump(j, open(sys.argv[1], "w"))
+END
+  fails "a resumed run says what was not measured" 0 "were not measured by the earlier run" "$moert" quantize \
+    "$dir/sharded" "$dir/part2" --format lut-b --fit multistart --resume --report "$dir/part2.json"
+  ok "and gives no ratio of a part as that of the whole" json_is "$dir/part2.json" "'snr_db' not in j['total']"
+fi
 ok "shards come back" "$moert" dequantize "$dir/whole" "$dir/whole.back"
 
 # one_wins A B: exit statuses of two runs into one directory.
@@ -170,5 +194,42 @@ done
 ok "the input is as it was" cmp "$model/model.safetensors" "$dir/own.safetensors"
 fails "the source inside the output" 2 "lies in" "$moert" quantize "$dir/sharded" "$dir" --format mxfp8 --force
 fails "output cannot be written" 6 "No such file" "$moert" quantize "$model/model.safetensors" "$dir/no/x" --format mxfp8
+fails "report where no directory is" 6 "--report $dir/no/r.json: No such file" \
+  "$moert" quantize "$model" "$dir/x" --format mxfp8 --report "$dir/no/r.json"
+ok "report into the new directory" "$moert" quantize "$model" "$dir/with" --format mxfp8 --report "$dir/with/r.json"
+ok "it is there" test -s "$dir/with/r.json"
+fails "report over the input" 2 "is SRC or DST" \
+  "$moert" quantize "$model/model.safetensors" "$dir/x.json" --format mxfp8 --report "$dir/x.json"
+
+echo "tensor a I32 4x64 zero" | "$mkst" "$dir/int.st"
+echo "meta a b" | "$mkst" "$dir/no-tensors.st"
+echo "tensor n F32 2x2x32 list:$(printf '0,%.0s' $(seq 70))nan" | "$mkst" "$dir/nan.st"
+echo "tensor inf F32 600x512 zero" | "$mkst" "$dir/inf.st"
+# element [599,500] of the F32 tensor, the file's last: -Inf
+printf '\000\000\200\377' | dd of="$dir/inf.st" bs=1 seek=$(($(wc -c <"$dir/inf.st") - 4 * 12)) conv=notrunc 2>/dev/null
+for file in int.st no-tensors.st; do
+  fails "nothing to quantise in $file" 3 "no tensor to convert; F32, BF16 and F16 tensors with two or more" \
+    "$moert" quantize "$dir/$file" "$dir/x" --format mxfp8
+done
+printf '%s\n' "tensor w F8_E4M3 4x64 zero" "tensor w_scale U8 4x2 zero" | "$mkst" "$dir/done.st"
+fails "already quantised file" 3 "dequantize first if" "$moert" quantize "$dir/done.st" "$dir/x" --format mxfp8
+fails "nothing to dequantise in a file" 3 "none is MXFP8 or LUT-B" "$moert" dequantize "$dir/int.st" "$dir/x"
+fails "NaN: file, tensor, element, remedy" 3 \
+  "$dir/nan.st: tensor \"n\", element [1,0,6] is NaN; --nan contain or --nan poison" \
+  "$moert" quantize "$dir/nan.st" "$dir/x" --format mxfp8
+fails "-Inf far into a tensor" 3 "tensor \"inf\", element [599,500] is -Inf" \
+  "$moert" quantize "$dir/inf.st" "$dir/x" --format mxfp8
+fails "-Inf: lut-b" 3 "element [599,500] is -Inf; LUT-B cannot hold it (--format mxfp8 can); --exclude" \
+  "$moert" quantize "$dir/inf.st" "$dir/x" --format lut-b
+ok "the remedy works" "$moert" quantize "$dir/inf.st" "$dir/contained.st" --format mxfp8 --nan contain
+
+fails "half of an expert" 2 "differ in form cannot be opened" \
+  "$moert" quantize "$model" "$dir/x" --format mxfp8 --exclude '*.up_proj.*'
+fails "one expert of a layer, over shards" 2 "differ in form cannot be opened" \
+  "$moert" quantize "$dir/sharded" "$dir/x" --format mxfp8 --include '*.experts.3.*'
+printf '%s\n' "tensor w13_weight F32 2x64x64 zero" "tensor w2_weight F32 2x64x32 zero" | "$mkst" "$dir/layer.st"
+fails "half of a layer file" 2 "differ in form cannot be opened" \
+  "$moert" quantize "$dir/layer.st" "$dir/x" --format mxfp8 --exclude w2_weight
+ok "whole layers may be chosen" "$moert" quantize "$model" "$dir/some" --format mxfp8 --include '*.layers.0.mlp.experts.*'
 ok "nothing was left by refused runs" sh -c "! test -e '$dir/x'"
 echo "1..$n"
