@@ -106,25 +106,16 @@ void moert_file_writers_unlink(void)
     }
 }
 
-/* The file that is to be replaced: a link is followed, so that what it names is replaced and the link stays; anything
- * but a regular file (a device, a directory, a pipe) is refused: a rename would replace it. malloc'ed. */
-static moert_status_t target_of(const char *path, char **ret, struct moert_error *err)
+/* What a rename over `path` would destroy: a device, a directory, a pipe, or a link to one, is refused. A link to a regular
+ * file is not followed: the rename replaces the link, so that nobody can lead a write to another file by planting one. */
+static moert_status_t check_target(const char *path, struct moert_error *err)
 {
     struct stat st;
-    char *target = NULL;
 
-    if (!stat(path, &st)) {
-        if (!S_ISREG(st.st_mode))
-            return moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s exists and is %s, not a regular file", path,
-                              S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
-        target = realpath(path, NULL);
-    }
-    if (!target)
-        target = strdup(path);
-    if (!target)
-        return moert_fail(err, MOERT_E_NOMEM, "host-memory", "%s: no memory", path);
-    *ret = target;
-    return MOERT_OK;
+    if (stat(path, &st) || S_ISREG(st.st_mode))
+        return MOERT_OK;
+    return moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s exists and is %s, not a regular file", path,
+                      S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
 }
 
 /* Creates w->temporary beside w->path under a name nobody can foresee, with the mode that the umask gives. It is in the
@@ -148,14 +139,16 @@ static moert_status_t create_temporary(struct moert_file_writer *w, struct moert
     return moert_fail(err, MOERT_E_OUTPUT, "output-write", "%s: %s", w->path, strerror(errno));
 }
 
-/* Takes over `target`, malloc'ed, also when it fails. */
-static moert_status_t open_beside(char *target, struct moert_file_writer *ret, struct moert_error *err)
+moert_status_t moert_file_writer_open(const char *path, struct moert_file_writer *ret, struct moert_error *err)
 {
-    struct moert_file_writer w = {.fd = -1, .slot = -1, .path = target};
-    moert_status_t refused;
+    struct moert_file_writer w = {.fd = -1, .slot = -1};
+    moert_status_t refused = check_target(path, err);
 
-    w.temporary = malloc(strlen(w.path) + sizeof(".tmp.0123456789abcdef"));
-    if (w.temporary)
+    if (refused)
+        return refused;
+    w.path = strdup(path);
+    w.temporary = malloc(strlen(path) + sizeof(".tmp.0123456789abcdef"));
+    if (w.path && w.temporary)
         refused = create_temporary(&w, err);
     else
         refused = moert_fail(err, MOERT_E_NOMEM, "host-memory", "no memory for a temporary file");
@@ -166,14 +159,6 @@ static moert_status_t open_beside(char *target, struct moert_file_writer *ret, s
     }
     *ret = w;
     return MOERT_OK;
-}
-
-moert_status_t moert_file_writer_open(const char *path, struct moert_file_writer *ret, struct moert_error *err)
-{
-    char *target = NULL;
-    moert_status_t refused = target_of(path, &target, err);
-
-    return refused ? refused : open_beside(target, ret, err);
 }
 
 moert_status_t moert_file_writer_write(struct moert_file_writer *w, const void *data, uint64_t bytes,
@@ -225,15 +210,11 @@ void moert_file_writer_abort(struct moert_file_writer *w)
     writer_close(w, 1);
 }
 
-moert_status_t moert_file_write_state(const char *path, const void *data, uint64_t bytes, struct moert_error *err)
+moert_status_t moert_file_write_all(const char *path, const void *data, uint64_t bytes, struct moert_error *err)
 {
     struct moert_file_writer w;
-    char *target = strdup(path);
-    moert_status_t status;
+    moert_status_t status = moert_file_writer_open(path, &w, err);
 
-    if (!target)
-        return moert_fail(err, MOERT_E_NOMEM, "host-memory", "%s: no memory", path);
-    status = open_beside(target, &w, err);
     if (status)
         return status;
     status = moert_file_writer_write(&w, data, bytes, err);

@@ -13,8 +13,7 @@ struct moert_mapping {
 moert_status_t moert_file_map(const char *path, int read_all, struct moert_mapping *ret, struct moert_error *err);
 void moert_file_unmap(struct moert_mapping *mapping);
 
-/* A file written beside its target (same directory, unpredictable name, mode as umask gives) and renamed over it. A
- * link is followed: what it names is replaced. */
+/* A file written beside its target (same directory, unpredictable name, mode as umask gives) and renamed over it. */
 struct moert_file_writer {
     int fd;
     int slot; /* in the table of live temporary files */
@@ -28,9 +27,8 @@ moert_status_t moert_file_writer_commit(struct moert_file_writer *writer, struct
 void moert_file_writer_abort(struct moert_file_writer *writer); /* removes the temporary file; fine after commit */
 void moert_file_writers_unlink(void);                           /* async-signal-safe: all live temporary files */
 
-/* A file of moert's own in one go. Unlike an output that the user names, a link in its place is replaced and not
- * followed: whoever planted it would choose which file of the user is overwritten. */
-moert_status_t moert_file_write_state(const char *path, const void *data, uint64_t bytes, struct moert_error *err);
+/* Text in one go. */
+moert_status_t moert_file_write_all(const char *path, const void *data, uint64_t bytes, struct moert_error *err);
 
 /* Hex SHA-256 of a file. */
 moert_status_t moert_file_sha256(const char *path, char ret[65], struct moert_error *err);

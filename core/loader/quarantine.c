@@ -183,7 +183,7 @@ static void save(const struct moert_logger *logger, const char *path, json_t *en
     moert_text_add(&file, "%s/" FILE_NAME, path);
     if (!text || file.failed)
         moert_log(logger, MOERT_LOG_DEBUG, "self-test result is not remembered: no memory");
-    else if (moert_file_write_state(file.text, text, strlen(text), &error))
+    else if (moert_file_write_all(file.text, text, strlen(text), &error))
         moert_log(logger, MOERT_LOG_DEBUG, "self-test result is not remembered: %s", error.text);
     moert_text_free(&file);
     free(text);
