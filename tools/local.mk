@@ -18,3 +18,6 @@ moert_SOURCES += \
 dist_man_MANS += man/moert.1
 bashcompletiondir = @bashcompletiondir@
 dist_bashcompletion_DATA = completions/moert
+
+# It prints the installed directories, which a new ./configure --prefix changes.
+tools/moert-info.$(OBJEXT): Makefile

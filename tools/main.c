@@ -56,6 +56,7 @@ static void catch_signals(void)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of write, with a message */
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
         struct sigaction action = {0}, old;
         action.sa_handler = on_signal;

@@ -10,9 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Text that may hold names out of a file: control characters must not reach a terminal. Lines of our own stay. */
+static void print_safely(const char *text)
+{
+    for (; *text; text++)
+        putc((unsigned char)*text < 32 && *text != '\n' ? '?' : *text == 127 ? '?' : *text, stderr);
+}
+
 int tool_error(struct tool *tool, const struct moert_error *err)
 {
-    fprintf(stderr, "moert: %s%s%s\n", tool->command ? tool->command->name : "", tool->command ? ": " : "", err->text);
+    fprintf(stderr, "moert: %s%s", tool->command ? tool->command->name : "", tool->command ? ": " : "");
+    print_safely(err->text);
+    putc('\n', stderr);
     if (tool->json && !tool->json_printed)
         tool_print_json(tool, json_pack("{s:{s:s?, s:s, s:o, s:i}}", "error", "status", moert_status_name(err->status),
                                         "code", err->code, "text", tool_json_string(err->text), "exit",

@@ -19,7 +19,7 @@ static const struct tool_option options[] = {
     [LAYER_INDEX] = {"layer-index", "N", "decoder layer of the checkpoint (default: the first with experts)"},
     [BACKEND] = {"backend", "NAME", "ask for this backend (name or alias) and no other"},
     [POLICY] = {"policy", "FILE", "rules file (not available yet)"},
-    [POLICY_NAME] = {"policy-name", "default|vllm-compat", "policy for what no rule decides (default: default)"},
+    [POLICY_NAME] = {"policy-name", "default|vllm-compat", "policy for what no rule decides (only default in this version)"},
     [DEVICE] = {"device", "FILE.json", "add a described device that is not present (what if); may be repeated"},
     [TOKENS] = {"tokens", "N", "tokens per call (default: max_tokens of the layer)"},
     [EXPLAIN] = {"explain", NULL, "every candidate with every check"},
@@ -65,7 +65,11 @@ static int set_option(struct tool *tool, struct request *r, int option, const ch
     case LAYER_INDEX: r->source.index_text = value; return 0;
     case BACKEND: r->select.backend = value; return 0;
     case POLICY: return tool_usage_error(tool, "--policy: rules files are not available in this version");
-    case POLICY_NAME: r->select.policy_name = value; return 0;
+    case POLICY_NAME:
+        if (!strcmp(value, "vllm-compat"))
+            return tool_usage_error(tool, "--policy-name: vllm-compat is not available in this version");
+        r->select.policy_name = value;
+        return 0;
     case DEVICE: return add_device(tool, r, value);
     case TOKENS: return tool_number(tool, "--tokens", value, 1, INT64_MAX, &r->select.tokens);
     default: r->explain = 1; return 0;

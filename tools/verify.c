@@ -15,7 +15,7 @@
 enum { BACKEND, OP, SEED, LAYER, CONFIG, MODEL, LAYER_INDEX, TOKENS };
 
 static const struct tool_option options[] = {
-    [BACKEND] = {"backend", "NAME", "name, alias or glob (\"opencl.*\"); may be repeated (default: all)"},
+    [BACKEND] = {"backend", "NAME", "name, alias or glob (\"opencl.*\"); may be repeated (default: all but opt-in ones)"},
     [OP] = {"op", "codec|align|topk|activation|combine|layer|contract",
             "only these cases; may be repeated or a list separated by commas"},
     [SEED] = {"seed", "N", "seed of the inputs (default: fixed)"},
@@ -233,7 +233,8 @@ static int matches(const char *glob, const char *name)
 
 static int wanted(const struct request *r, const struct moert_backend_info *b)
 {
-    int found = !r->glob_count;
+    /* without a name: all that the oracle may choose by itself */
+    int found = !r->glob_count && !(b->flags & MOERT_BACKEND_F_OPT_IN);
 
     for (size_t i = 0; i < r->glob_count; i++) {
         found |= matches(r->globs[i], b->name);

@@ -80,6 +80,17 @@ static void warn_unknown(const char *entry)
             nearest ? nearest : "", nearest ? "?" : "");
 }
 
+/* Is `word` one of the alternatives of "a|b|c"? */
+static int is_choice(const char *choices, const char *word)
+{
+    size_t n = strlen(word);
+
+    for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
+        if (!strncmp(c, word, n) && (c[n] == '|' || !c[n]))
+            return n > 0;
+    return 0;
+}
+
 static void load(void)
 {
     int secure = getauxval(AT_SECURE) != 0;
@@ -91,6 +102,11 @@ static void load(void)
             continue;
         if ((!strcmp(options[i].type, "size") || !strcmp(options[i].type, "count")) && parse_number(v, &number)) {
             fprintf(stderr, "moert: warn: %s=%s is not a number (K, M, G allowed); using %s\n", options[i].name, v,
+                    options[i].fallback);
+            continue;
+        }
+        if (strchr(options[i].type, '|') && !is_choice(options[i].type, v)) {
+            fprintf(stderr, "moert: warn: %s=%s is none of %s; using %s\n", options[i].name, v, options[i].type,
                     options[i].fallback);
             continue;
         }

@@ -38,8 +38,10 @@ void moert_layer_config_init(struct moert_layer_config *config)
 moert_status_t moert_layer_prefix(const struct moert_layer_config *config, struct moert_error *err,
                                   moert_status_t status)
 {
-    if (status)
+    if (status && config->index >= 0)
         moert_prefix(err, status, "layer %.255s#%d: ", config->name, (int)config->index);
+    else if (status) /* a layer without a number */
+        moert_prefix(err, status, "layer%s%.255s: ", *config->name ? " " : "", config->name);
     return status;
 }
 

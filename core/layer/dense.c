@@ -60,6 +60,15 @@ static moert_status_t widen(void **array, moert_dtype_t dtype, uint64_t count, s
     return MOERT_OK;
 }
 
+/* Logits are rounded to what the description says, else to the gate's dtype (layer.md 9.2); a layer that computes in F32
+ * keeps F32 logits, as a framework does that widens such a model. */
+static moert_dtype_t logits_dtype(const struct moert_layer_config *c, moert_dtype_t gate)
+{
+    if (c->router.logits_dtype)
+        return c->router.logits_dtype;
+    return c->dtype == MOERT_F32 ? MOERT_F32 : gate;
+}
+
 /* Gate and bias together. Their common dtype is the gate's, or F32 when they differ (exact); logits are rounded to the
  * gate's dtype unless the description says otherwise (layer.md 9.2). */
 static moert_status_t set_router(struct moert_layer *layer, const struct moert_layer_dense *d, struct moert_error *err)
@@ -97,7 +106,7 @@ static moert_status_t set_router(struct moert_layer *layer, const struct moert_l
     layer->router_bias = bias;
     layer->router_dtype = common;
     layer->router_columns = columns;
-    layer->logits_dtype = c->router.logits_dtype ? c->router.logits_dtype : dtype;
+    layer->logits_dtype = logits_dtype(c, dtype);
     return MOERT_OK;
 }
 

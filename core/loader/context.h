@@ -76,6 +76,15 @@ struct moert_graph {
 /* Refuses a process that is not the context's maker: drivers do not survive fork. */
 moert_status_t moert_ctx_check_process(const struct moert_context *context, struct moert_error *err);
 
+/* 1 when at least one driver is READY. */
+static inline int moert_loader_any_ready(const struct moert_context *context)
+{
+    for (uint32_t i = 0; i < context->driver_count; i++)
+        if (context->drivers[i]->state == MOERT_DRIVER_READY)
+            return 1;
+    return 0;
+}
+
 /* Opens device `index` when it is not open yet. */
 moert_status_t moert_ctx_device_open(struct moert_context *context, uint32_t index, struct moert_ctx_device **ret,
                                      struct moert_error *err);

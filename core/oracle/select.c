@@ -13,6 +13,7 @@
 #include "core/oracle/trail.h"
 
 #include "core/base/error.h"
+#include "core/layer/describe.h"
 #include "core/base/text.h"
 
 #include <stdio.h>
@@ -302,10 +303,13 @@ static moert_status_t fail_all(struct moert_oracle_trail *trail, struct moert_er
                        q->force_device  ? q->force_device
                        : q->only_device ? q->only_device
                                         : "any device here");
-    moert_fail(err, MOERT_E_NO_BACKEND, "backend-refused", "layer %s#%d: %s%s", q->layer.name, q->layer.index,
+    moert_fail(err, MOERT_E_NO_BACKEND, "backend-refused", "%s%s%s",
+               moert_loader_any_ready(trail->context)
+                   ? ""
+                   : "no driver module is ready (moert info shows where they were looked for; MOERT_DRIVER_PATH)\n",
                q->force_name ? "" : "no backend can serve it:\n", text.text && !text.failed ? text.text : "");
     moert_text_free(&text);
-    return MOERT_E_NO_BACKEND;
+    return moert_layer_prefix(&q->layer, err, MOERT_E_NO_BACKEND);
 }
 
 static moert_status_t walk(struct moert_oracle_trail *trail, const struct moert_select_options *options,

@@ -153,6 +153,8 @@ moert_status_t moert_verify_backend(moert_context_t *context, const char *backen
         status = moert_verify_layers(&s, err);
     if (!status && s.options.ops & MOERT_VERIFY_CONTRACT)
         status = moert_verify_contract(&s, err);
+    if (!status && !s.failed && s.options.ops == MOERT_VERIFY_ALL && !s.options.quick) /* a quarantine ends here */
+        moert_self_test_forget(context, s.subject.backend, s.subject.device);
     if (!status && ret_failed)
         *ret_failed = s.failed;
     moert_queue_destroy(s.subject.queue);

@@ -182,7 +182,7 @@ const struct moert_backend mnull_zero = {
     .size = sizeof(mnull_zero),
     .flags = MOERT_BACKEND_F_OPT_IN | MOERT_BACKEND_F_BATCH_INVARIANT,
     .name = "null.zero",
-    .auto_reason = "writes zeros: a template for driver authors and a fixture for tests",
+    .auto_reason = "writes zeros: a template for driver authors and a fixture for tests (its self-test fails, as it must: MOERT_SELF_TEST=off)",
     .numeric_class = MOERT_CLASS_LOWER_PRECISION,
     .block_size = 1,
     .schemes = schemes,

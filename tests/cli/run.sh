@@ -97,4 +97,13 @@ try 6 "a link to a device is no output" "$moert" run --layer t1.st --input t1.in
 [ -z "$(find . -name '*.tmp.*')" ]
 ok $? "no temporary file is left"
 
+# a file that may not grow: a message and no rest, not a signal
+{ printf 'tensor hidden_states BF16 40000x32 const:1\ntensor topk_ids I32 40000x1 const:0\n'
+  printf 'tensor topk_weights F32 40000x1 const:1\n'; } | "$mkst" large.in
+(ulimit -f 100; exec "$moert" run --layer t1.st --input large.in --output grown.st >stdout 2>stderr)
+[ $? -eq 6 ]
+ok $? "a file size limit: 6"
+[ -z "$(find . -name 'grown.st*')" ]
+ok $? "and nothing is left"
+
 plan

@@ -96,4 +96,23 @@ try 4 "verify of an unknown backend" "$moert" verify --backend cpu.refrence
 try 1 "verify finds wrong results" "$moert" verify --backend null.zero --op layer
 has stderr "FAILED" "verify names the failing case"
 try 0 "verify --model" "$moert" verify --backend cpu.reference --model "$model" --layer-index 1 --tokens 8
+# found by a first user
+"$moert" verify --op codec >stdout 2>stderr
+ok $? "verify without a name leaves opt-in backends out"
+[ "$(grep -c null.zero stdout)" -eq 0 ]
+ok $? "null.zero is not among them"
+echo '{"hidden_size":64,"intermediate_size":64,"num_experts":4,"top_k":2,"weight_scheme":"mxfp8"}' >small.json
+MOERT_DRIVER_PATH=$scratch "$moert" select --config small.json >stdout 2>stderr
+[ $? -eq 4 ]
+ok $? "no module: 4"
+has stderr "no driver module is ready" "the cause comes first"
+MOERT_LOG=bogus MOERT_SELF_TEST=maybe "$moert" info --config >stdout 2>stderr
+has stderr "MOERT_LOG=bogus is none of error|warn|info|debug|trace" "an unknown word of an option is named"
+has stderr "MOERT_SELF_TEST=maybe is none of on|off" "and so is the next"
+printf 'tensor \033[2Jbad F32 2x2 zero\n' | "$mkst" escape.st
+"$moert" align escape.st out.st --block-size 4 --num-experts 2 >stdout 2>stderr
+! grep -q "$(printf '\033')" stderr
+ok $? "control characters in names do not reach the terminal"
+try 2 "a policy that is not there yet" "$moert" select --config small.json --policy-name vllm-compat
+
 plan

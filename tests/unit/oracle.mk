@@ -15,7 +15,7 @@ tests_unit_test_oracle_CFLAGS = $(ORACLE_TEST_CFLAGS)
 tests_unit_test_oracle_LDADD = $(ORACLE_TEST_LDADD)
 
 # Registered drivers are trusted, so here the oracle is linked with a self-test that answers by a script.
-tests_unit_test_oracle_self_test_SOURCES = tests/unit/test_oracle_self_test.c tests/unit/oracle_fakes.h \
+tests_unit_test_oracle_self_test_SOURCES = core/layer/config.c tests/unit/test_oracle_self_test.c tests/unit/oracle_fakes.h \
 	tests/unit/oracle_world.h core/base/error.c core/base/log.c core/base/options.c core/base/text.c \
 	core/io/json_fields.c core/io/layer_json.c core/layer/chunk.c core/oracle/arena.c core/oracle/candidates.c core/oracle/checks.c \
 	core/oracle/explain.c core/oracle/names.c core/oracle/rank.c core/oracle/select.c
