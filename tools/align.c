@@ -1,6 +1,7 @@
 /* tools/align.c: `moert align`: slots grouped by expert and padded to blocks (routing.md 3). */
 #include "config.h"
 
+#include "tools/files.h"
 #include "tools/tensors.h"
 
 #include <moert/routing.h>
@@ -91,7 +92,8 @@ static int align(struct tool *tool, struct job *job, const char *in_path, const 
 {
     const uint64_t one = 1;
     struct tool_input in = {0};
-    int status = tool_input_open(tool, in_path, &in);
+    int status = tool_same_file(in_path, out_path) ? tool_usage_error(tool, "%s is input and output", out_path)
+                                                   : tool_input_open(tool, in_path, &in);
 
     if (!status)
         status = read_inputs(tool, &in, job);

@@ -1,6 +1,7 @@
 /* tools/route.c: `moert route`: router logits of a file to expert ids and weights (routing.md 2). */
 #include "config.h"
 
+#include "tools/files.h"
 #include "tools/tensors.h"
 
 #include <moert/routing.h>
@@ -129,7 +130,8 @@ static int route(struct tool *tool, const struct request *r, const char *in_path
     struct moert_error err = MOERT_ERROR_INIT;
     struct tool_input in = {0};
     struct moert_tensor logits;
-    int status = tool_input_open(tool, in_path, &in);
+    int status = tool_same_file(in_path, out_path) ? tool_usage_error(tool, "%s is input and output", out_path)
+                                                   : tool_input_open(tool, in_path, &in);
 
     if (!status)
         status = tool_input_tensor(tool, &in, "router_logits", tool_float_dtypes, 2, &logits);

@@ -2,6 +2,7 @@
  * weights, ask the oracle, make and load the layer, run it, write the output, say what ran. */
 #include "config.h"
 
+#include "tools/files.h"
 #include "tools/clock.h"
 #include "tools/record.h"
 #include "tools/source.h"
@@ -112,6 +113,9 @@ static int check_request(struct tool *tool, const struct request *r)
         return tool_usage_error(tool, "--input FILE is needed");
     if (!r->output)
         return tool_usage_error(tool, "--output FILE is needed");
+    if (tool_same_file(r->output, r->input) || (r->source.layer_path && tool_same_file(r->output, r->source.layer_path)) ||
+        (r->compare && tool_same_file(r->output, r->compare)))
+        return tool_usage_error(tool, "--output %s is one of the inputs", r->output);
     if (!r->compare && (r->compare_tensor || r->max_error >= 0))
         return tool_usage_error(tool, "--tensor and --max-error go with --compare FILE");
     if (r->logits_tensor && (r->ids_tensor || r->weights_tensor))

@@ -106,4 +106,16 @@ ok $? "a file size limit: 6"
 [ -z "$(find . -name 'grown.st*')" ]
 ok $? "and nothing is left"
 
+# an output that is an input would destroy it
+cp t1.in same.st && ln -s same.st alias.st
+for out in same.st alias.st; do
+  try 2 "run: $out is the input" "$moert" run --layer t1.st --input same.st --output $out
+done
+try 2 "run: the layer file" "$moert" run --layer t1.st --input same.st --output t1.st
+try 2 "run: the file to compare with" "$moert" run --layer t1.st --input t1.in --output same.st --compare same.st
+try 2 "align in place" "$moert" align same.st same.st --block-size 4 --num-experts 1
+try 2 "route in place" "$moert" route same.st ./same.st --router softmax --top-k 1
+cmp -s t1.in same.st
+ok $? "the input is untouched"
+
 plan
