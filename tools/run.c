@@ -113,7 +113,8 @@ static int check_request(struct tool *tool, const struct request *r)
         return tool_usage_error(tool, "--input FILE is needed");
     if (!r->output)
         return tool_usage_error(tool, "--output FILE is needed");
-    if (tool_same_file(r->output, r->input) || (r->source.layer_path && tool_same_file(r->output, r->source.layer_path)) ||
+    if (tool_same_file(r->output, r->input) ||
+        (r->source.layer_path && tool_same_file(r->output, r->source.layer_path)) ||
         (r->compare && tool_same_file(r->output, r->compare)))
         return tool_usage_error(tool, "--output %s is one of the inputs", r->output);
     if (!r->compare && (r->compare_tensor || r->max_error >= 0))
