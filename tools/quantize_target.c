@@ -119,12 +119,15 @@ static moert_status_t refuse_entry(const struct quant_run *run, const char *dire
                           run->options->resume ? "" : "--resume to go on with an unfinished run, or ");
 }
 
-/* What makes a checkpoint of a directory. Left in place, an old index would name shards beside the new ones. */
-static int is_checkpoint_part(const char *name)
+/* What a killed run leaves behind; and what makes a checkpoint of a directory: left in place, an old index would name
+ * shards beside the new ones. --resume removes the former only. */
+static int is_obsolete(const struct quant_run *run, const char *name)
 {
-    static const char *const patterns[] = {"config.json", QUANT_INDEX, "model*.safetensors", "*.safetensors.tmp.*"};
+    static const char *const patterns[] = {"*.safetensors.tmp.*", QUANT_JOURNAL ".tmp.*", "config.json", QUANT_INDEX,
+                                           "model*.safetensors"};
+    size_t count = run->options->force ? sizeof(patterns) / sizeof(*patterns) : 2;
 
-    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
+    for (size_t i = 0; i < count; i++)
         if (!fnmatch(patterns[i], name, 0))
             return 1;
     return 0;
@@ -147,14 +150,13 @@ static moert_status_t check_source(const struct quant_run *run, const char *dire
     return status;
 }
 
-static moert_status_t remove_part(const struct quant_run *run, const char *directory, const char *name,
-                                  struct moert_error *err)
+static moert_status_t remove_obsolete(const struct quant_run *run, const char *directory, const char *name,
+                                      struct moert_error *err)
 {
     char *path;
     moert_status_t status = MOERT_OK;
 
-    (void)run;
-    if (!is_checkpoint_part(name))
+    if (!is_obsolete(run, name))
         return MOERT_OK;
     path = tool_path_join(directory, name);
     if (!path)
@@ -168,8 +170,8 @@ static moert_status_t remove_part(const struct quant_run *run, const char *direc
 /* config.json goes first: without it nothing opens what is left. */
 static moert_status_t clear(const struct quant_run *run, const char *path, struct moert_error *err)
 {
-    moert_status_t status = remove_part(run, path, "config.json", err);
-    return status ? status : scan(run, path, remove_part, err);
+    moert_status_t status = remove_obsolete(run, path, "config.json", err);
+    return status ? status : scan(run, path, remove_obsolete, err);
 }
 
 static moert_status_t check_content(const struct quant_run *run, const char *path, struct moert_error *err)
@@ -184,7 +186,7 @@ static moert_status_t check_content(const struct quant_run *run, const char *pat
     if (run->options->force)
         return clear(run, path, err);
     if (run->options->resume && unfinished)
-        return MOERT_OK;
+        return scan(run, path, remove_obsolete, err);
     return scan(run, path, refuse_entry, err);
 }
 

@@ -90,6 +90,7 @@ touch -r "$dir/part/model-00001-of-00006.safetensors" "$dir/stamp"
 fails "--resume with other options is refused" 3 "had other options" \
   "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit optimal --resume
 cp -rp "$dir/part" "$dir/part2"
+echo half >"$dir/part/model-00003-of-00006.safetensors.tmp.0123" # as after SIGKILL; compared with a whole run below
 fails "--resume keeps complete shards" 0 "model-00001-of-00006.safetensors is complete" \
   "$moert" quantize "$dir/sharded" "$dir/part" --format lut-b --fit multistart --jobs 2 --resume \
   --report "$dir/part.json"
