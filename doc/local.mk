@@ -4,7 +4,7 @@
 docdatadir = $(datadir)/moert
 dist_docdata_DATA = doc/explain.schema.json
 
-EXTRA_DIST += doc/driver-guide.md
+EXTRA_DIST += doc/driver-guide.md doc/performance.md
 
 # The file formats, for users; tests/cli/examples.sh runs their examples.
 dist_doc_DATA = doc/formats.md
