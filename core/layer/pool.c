@@ -35,6 +35,19 @@ static moert_status_t retire(struct moert_stage *stage, struct moert_pool_memory
     return status;
 }
 
+moert_status_t moert_stage_check_capture(const struct moert_stage *stage, const char *what, struct moert_error *err)
+{
+    if (!stage->capturing)
+        return MOERT_OK;
+    return moert_fail(err, MOERT_E_USAGE, "state", "the queue is being captured, and this call %s", what);
+}
+
+static moert_status_t check_growth(const struct moert_stage *stage, struct moert_error *err)
+{
+    return moert_stage_check_capture(stage, "needs more memory; call moert_layer_warm_up first, with as many tokens",
+                                     err);
+}
+
 moert_status_t moert_pool_device(struct moert_stage *stage, struct moert_pool_memory *memory, uint64_t bytes,
                                  struct moert_error *err)
 {
@@ -42,7 +55,9 @@ moert_status_t moert_pool_device(struct moert_stage *stage, struct moert_pool_me
 
     if (memory->bytes >= bytes && memory->buffer)
         return MOERT_OK;
-    status = retire(stage, memory, err);
+    status = check_growth(stage, err);
+    if (!status)
+        status = retire(stage, memory, err);
     if (!status)
         status = ops_of(stage->device)
                      ->buffer_alloc(stage->device->handle, MOERT_MEMORY_DEVICE, bytes, 256, &memory->buffer, err);
@@ -77,7 +92,9 @@ moert_status_t moert_pool_host(struct moert_stage *stage, struct moert_pool_memo
 
     if (memory->bytes >= bytes && memory->host)
         return MOERT_OK;
-    status = retire(stage, memory, err);
+    status = check_growth(stage, err);
+    if (!status)
+        status = retire(stage, memory, err);
     if (status)
         return status;
     if (!alloc_pinned(stage->device, memory, bytes)) {

@@ -404,6 +404,9 @@ static moert_status_t renumber_index(struct moert_call *call, struct moert_error
 
     if (!(call->args->flags & MOERT_RUN_F_UNREDUCED) || call->chunk >= call->real)
         return MOERT_OK;
+    status = moert_stage_check_capture(&call->stage, "has unreduced rows in several chunks", err);
+    if (status)
+        return status;
     if (item->buffer) {
         status = moert_pool_host(&call->stage, copy, bytes, err);
         if (!status)
@@ -488,6 +491,7 @@ moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue, const
         return moert_layer_prefix(&layer->config, err, status);
     call.stage.device = layer->device;
     call.stage.queue = queue->handle;
+    call.stage.capturing = moert_queue_capture_state(queue) == MOERT_CAPTURE_ACTIVE;
     status = moert_layer_pool(layer, queue, &call.stage.pool, err);
     if (!status) {
         status = execute(&call, &chunks, err);

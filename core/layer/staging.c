@@ -114,8 +114,10 @@ static moert_status_t add_host(struct moert_stage *stage, enum moert_slot slot, 
                                struct moert_error *err)
 {
     int aligned = !shares_host(stage) || is_aligned(stage, (uint64_t)(uintptr_t)item->user.data, item->dtype);
-    moert_status_t status;
+    moert_status_t status = moert_stage_check_capture(stage, "has host tensors; only device tensors can be used", err);
 
+    if (status)
+        return status;
     stage->must_wait = 1;
     item->host = item->user.data;
     if (!moert_tensor_is_dense(&item->user) || !aligned) {
@@ -151,6 +153,9 @@ moert_status_t moert_stage_own(struct moert_stage *stage, enum moert_slot slot, 
     struct moert_item *item = &stage->items[slot];
     moert_status_t status;
 
+    status = moert_stage_check_capture(stage, "is routed or converted on the host", err);
+    if (status)
+        return status;
     describe(item, MOERT_STAGE_IN, dtype, rank, shape);
     status = moert_pool_host(stage, &stage->pool->host[slot], item_bytes(item), err);
     if (status)
@@ -253,7 +258,9 @@ moert_status_t moert_stage_read(struct moert_stage *stage, enum moert_slot slot,
     moert_status_t status;
 
     if (!item->host) {
-        status = moert_pool_host(stage, &stage->pool->host[slot], item_bytes(item), err);
+        status = moert_stage_check_capture(stage, "has to be read by the host", err);
+        if (!status)
+            status = moert_pool_host(stage, &stage->pool->host[slot], item_bytes(item), err);
         if (!status)
             status = ops_of(stage)->copy_out(stage->queue, stage->pool->host[slot].host, item->buffer, item->offset,
                                              item_bytes(item), err);

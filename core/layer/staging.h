@@ -70,6 +70,7 @@ struct moert_stage {
     struct moert_pool *pool;
     struct moert_item items[MOERT_SLOT_COUNT];
     int must_wait; /* host memory takes part */
+    int capturing; /* the queue records: nothing may wait or allocate */
     int launched;
     uint64_t staged_bytes, allocations;
 };
@@ -79,6 +80,8 @@ struct moert_stage {
 int moert_tensor_extent(const struct moert_tensor *tensor, uint64_t *ret_below, uint64_t *ret_above);
 int moert_tensor_given(const struct moert_tensor *tensor);
 
+/* Error `state` while the queue is being captured; `what` would have to happen now. */
+moert_status_t moert_stage_check_capture(const struct moert_stage *stage, const char *what, struct moert_error *err);
 /* Pool memory of at least `bytes`; content is lost when it grows (after waiting for the queue). */
 moert_status_t moert_pool_device(struct moert_stage *stage, struct moert_pool_memory *memory, uint64_t bytes,
                                  struct moert_error *err);

@@ -121,22 +121,58 @@ moert_status_t moert_queue_wait_queue(moert_queue_t *queue, moert_queue_t *other
     return ops_of(other)->queue_wait(other->handle, sequence, UINT64_MAX, NULL, err);
 }
 
+static moert_status_t no_events(const moert_queue_t *queue, struct moert_error *err)
+{
+    return moert_fail(err, MOERT_E_UNSUPPORTED, "unsupported", "driver %s has no native events",
+                      device_of(queue)->driver->name);
+}
+
+moert_status_t moert_queue_wait_event(moert_queue_t *queue, uint64_t native_event, struct moert_error *err)
+{
+    if (!queue)
+        return moert_fail_null(err, "queue");
+    if (!MOERT_DRV_OP(ops_of(queue), queue_wait_event))
+        return no_events(queue, err);
+    return ops_of(queue)->queue_wait_event(queue->handle, native_event, err);
+}
+
+moert_status_t moert_queue_record_event(moert_queue_t *queue, uint64_t native_event, struct moert_error *err)
+{
+    if (!queue)
+        return moert_fail_null(err, "queue");
+    if (!MOERT_DRV_OP(ops_of(queue), queue_record_event))
+        return no_events(queue, err);
+    return ops_of(queue)->queue_record_event(queue->handle, native_event, err);
+}
+
 /* ---- copies ---- */
 
-static moert_status_t check_range(const moert_queue_t *queue, const moert_buffer_t *buffer, uint64_t offset,
+static moert_status_t wrong_device(const moert_queue_t *queue, const moert_buffer_t *buffer, struct moert_error *err)
+{
+    return moert_fail(err, MOERT_E_USAGE, "device-mismatch", "the buffer is on %s, the queue on %s",
+                      buffer->context->devices[buffer->device]->desc.id, device_of(queue)->desc.id);
+}
+
+/* The range inside its buffer, wherever that is. */
+static moert_status_t check_bytes(const moert_queue_t *queue, const moert_buffer_t *buffer, uint64_t offset,
                                   uint64_t bytes, struct moert_error *err)
 {
     if (!queue)
         return moert_fail_null(err, "queue");
     if (!buffer)
         return moert_fail_null(err, "buffer");
-    if (queue->context != buffer->context || queue->device != buffer->device)
-        return moert_fail(err, MOERT_E_USAGE, "device-mismatch", "the buffer is on %s, the queue on %s",
-                          buffer->context->devices[buffer->device]->desc.id, device_of(queue)->desc.id);
     if (offset > buffer->bytes || bytes > buffer->bytes - offset)
         return moert_fail(err, MOERT_E_VALUE, "size", "%llu bytes at offset %llu pass the end of a buffer of %llu",
                           (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)buffer->bytes);
     return MOERT_OK;
+}
+
+static moert_status_t check_range(const moert_queue_t *queue, const moert_buffer_t *buffer, uint64_t offset,
+                                  uint64_t bytes, struct moert_error *err)
+{
+    if (queue && buffer && (queue->context != buffer->context || queue->device != buffer->device))
+        return wrong_device(queue, buffer, err);
+    return check_bytes(queue, buffer, offset, bytes, err);
 }
 
 moert_status_t moert_copy_in(moert_queue_t *queue, moert_buffer_t *dst, uint64_t offset, const void *host,
@@ -157,6 +193,28 @@ moert_status_t moert_copy_out(moert_queue_t *queue, void *host, moert_buffer_t *
     if (!status && bytes && !host)
         status = moert_fail_null(err, "host");
     return status ? status : ops_of(queue)->copy_out(queue->handle, host, src->handle, offset, bytes, err);
+}
+
+moert_status_t moert_copy(moert_queue_t *queue, moert_buffer_t *dst, uint64_t dst_offset, moert_buffer_t *src,
+                          uint64_t src_offset, uint64_t bytes, struct moert_error *err)
+{
+    moert_status_t status = check_range(queue, dst, dst_offset, bytes, err);
+    const struct moert_ctx_device *from;
+
+    if (!status)
+        status = check_bytes(queue, src, src_offset, bytes, err);
+    if (status)
+        return status;
+    if (queue->context == src->context && queue->device == src->device)
+        return ops_of(queue)->copy(queue->handle, dst->handle, dst_offset, src->handle, src_offset, bytes, err);
+    from = src->context->devices[src->device];
+    if (queue->context != src->context || from->driver != device_of(queue)->driver)
+        return wrong_device(queue, src, err);
+    if (!MOERT_DRV_OP(ops_of(queue), copy_peer))
+        return moert_fail(err, MOERT_E_UNSUPPORTED, "unsupported", "driver %s does not copy between devices",
+                          from->driver->name);
+    return ops_of(queue)->copy_peer(queue->handle, dst->handle, dst_offset, from->handle, src->handle, src_offset,
+                                    bytes, err);
 }
 
 moert_status_t moert_fill(moert_queue_t *queue, moert_buffer_t *dst, uint64_t offset, uint8_t value, uint64_t bytes,
@@ -226,4 +284,11 @@ void moert_graph_destroy(moert_graph_t *graph)
     if (graph->context->owner_pid == getpid())
         graph->context->devices[graph->device]->driver->table->device->graph_destroy(graph->handle);
     free(graph);
+}
+
+uint32_t moert_queue_capture_state(const moert_queue_t *queue)
+{
+    if (!queue || !MOERT_DRV_OP(ops_of(queue), capture_state))
+        return MOERT_CAPTURE_NONE;
+    return ops_of(queue)->capture_state(queue->handle);
 }

@@ -20,6 +20,8 @@ struct moert_checkpoint_options {
     const char *layer_config; /* path of a JSON description for a layer file without metadata, or NULL */
 };
 
+/* `options` NULL: all defaults. Errors: file-missing, index-missing, st-*, field, required, scheme, tensor-missing,
+ * tensor-ambiguous; texts name the file. */
 MOERT_API moert_status_t moert_checkpoint_open(const char *directory, const struct moert_checkpoint_options *options,
                                                moert_checkpoint_t **ret, struct moert_error *err);
 MOERT_API moert_status_t moert_checkpoint_open_layer(const char *file, const struct moert_checkpoint_options *options,

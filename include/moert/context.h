@@ -142,10 +142,21 @@ MOERT_API moert_status_t moert_queue_wait(moert_queue_t *queue, uint64_t sequenc
                                           uint32_t *ret_done, struct moert_error *err);
 MOERT_API moert_status_t moert_queue_wait_queue(moert_queue_t *queue, moert_queue_t *other, uint64_t sequence,
                                                 struct moert_error *err);
+/* Native events of the caller (CUevent, hipEvent_t, cl_event): later work on `queue` waits for one; one is recorded after
+ * the work enqueued so far. MOERT_E_UNSUPPORTED where the driver has none. */
+MOERT_API moert_status_t moert_queue_wait_event(moert_queue_t *queue, uint64_t native_event, struct moert_error *err);
+MOERT_API moert_status_t moert_queue_record_event(moert_queue_t *queue, uint64_t native_event,
+                                                  struct moert_error *err);
+/* Copies and fills are enqueued; ranges in bytes, inside the buffers (else MOERT_E_VALUE). Host memory stays the caller's
+ * and must live until the work is done. */
 MOERT_API moert_status_t moert_copy_in(moert_queue_t *queue, moert_buffer_t *dst, uint64_t offset, const void *host,
                                        uint64_t bytes, struct moert_error *err);
 MOERT_API moert_status_t moert_copy_out(moert_queue_t *queue, void *host, moert_buffer_t *src, uint64_t offset,
                                         uint64_t bytes, struct moert_error *err);
+/* Between buffers; ranges do not overlap. dst is on the queue's device; src there too, or on another device of the same
+ * driver when that copies between devices (MOERT_E_UNSUPPORTED when not; other drivers' buffers: device-mismatch). */
+MOERT_API moert_status_t moert_copy(moert_queue_t *queue, moert_buffer_t *dst, uint64_t dst_offset, moert_buffer_t *src,
+                                    uint64_t src_offset, uint64_t bytes, struct moert_error *err);
 MOERT_API moert_status_t moert_fill(moert_queue_t *queue, moert_buffer_t *dst, uint64_t offset, uint8_t value,
                                     uint64_t bytes, struct moert_error *err);
 /* Capture and replay where the driver has them (MOERT_E_UNSUPPORTED elsewhere). */
@@ -153,6 +164,8 @@ MOERT_API moert_status_t moert_capture_begin(moert_queue_t *queue, struct moert_
 MOERT_API moert_status_t moert_capture_end(moert_queue_t *queue, moert_graph_t **ret, struct moert_error *err);
 MOERT_API moert_status_t moert_graph_launch(moert_queue_t *queue, moert_graph_t *graph, struct moert_error *err);
 MOERT_API void moert_graph_destroy(moert_graph_t *graph);
+/* MOERT_CAPTURE_*, also of a capture that the caller began on the native stream; NONE where the driver has none. */
+MOERT_API uint32_t moert_queue_capture_state(const moert_queue_t *queue);
 
 /* ---- single steps on a device ----
  * Run on the device when its driver has the step; MOERT_E_UNSUPPORTED when not (the host functions of moert/mxfp8.h,

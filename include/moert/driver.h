@@ -278,7 +278,7 @@ struct moert_device_desc {
     uint32_t compute_units;
     uint64_t memory_total, memory_free; /* bytes; 0 unknown */
     uint64_t max_buffer;                /* largest single buffer, bytes; 0 no limit known */
-    uint64_t alignment;                 /* of addresses, or offsets where there are none, that ops take uncopied, bytes */
+    uint64_t alignment;                 /* bytes: of addresses (offsets where there are none) that ops take uncopied */
     uint64_t reserved[8];
 };
 
@@ -321,7 +321,7 @@ struct moert_memory_info {
     uint64_t bytes;        /* from the pointer to the end of its allocation; 0 unknown */
     uint64_t native;       /* CUdeviceptr, cl_mem, ... as a number; 0 when there is none */
     void *host;            /* address for the host, or NULL when the host cannot touch the memory */
-    uint64_t address;      /* on the device: what order and alignment are told from; 0: none, native is a handle (cl_mem) */
+    uint64_t address;      /* on the device, for order and alignment; 0: none, native is a handle (cl_mem) */
     uint64_t reserved[3];
 };
 

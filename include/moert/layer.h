@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * moert/layer.h: a layer on a device: weights once, then run per batch (layer.md 4-8). A layer may run on several queues at
- * once; loading and updating are for one thread at a time. */
+ * moert/layer.h: a layer on a device: weights once, then run per batch (layer.md 4-8).
+ *
+ * Letters: T tokens, H hidden_size, I intermediate_size, N1 = 2*I (gated) or I, E experts, E_l local experts, K
+ * experts per token, n fused shared experts, d the description's dtype. Error codes are those of layer.md 7; texts
+ * begin "layer <name>#<index>: ". Tensors stay the caller's.
+ * Threads: a layer may run on several queues at once, each queue in one thread at a time. Loading, updating, importing
+ * and destroying are for one thread at a time; but for updating, no run may be pending. */
 #ifndef MOERT_LAYER_H
 #define MOERT_LAYER_H
 
@@ -12,11 +17,16 @@ extern "C" {
 
 typedef struct moert_layer moert_layer_t;
 
-/* A layer for the decision's backend and device, without weights. `layer` is copied; the decision may be destroyed. */
+/* A layer for the decision's backend and device, without weights; device memory for them is reserved here. `layer` is
+ * copied; the decision may be destroyed, the context must outlive the layer. Errors: those of moert_layer_config_check;
+ * state (a decision without winner, for a described device, or of another context), backend-refused, device-memory. */
 MOERT_API moert_status_t moert_layer_create(moert_context_t *context, const struct moert_layer_config *layer,
                                             const moert_decision_t *decision, moert_layer_t **ret,
                                             struct moert_error *err);
+/* No work of the layer may be pending (moert_queue_wait). NULL is legal. */
 MOERT_API void moert_layer_destroy(moert_layer_t *layer);
+/* What the layer is: its complete description and its backend's name (both live as long as the layer), the index of its
+ * device (moert_device_get), the backend's MOERT_BACKEND_F_*. NULL or 0 for NULL. */
 MOERT_API const struct moert_layer_config *moert_layer_get_config(const moert_layer_t *layer);
 MOERT_API const char *moert_layer_backend(const moert_layer_t *layer);
 MOERT_API uint32_t moert_layer_device(const moert_layer_t *layer);
@@ -24,7 +34,11 @@ MOERT_API uint32_t moert_layer_backend_flags(const moert_layer_t *layer);
 
 /* Canonical weights of local experts [first, first+count) (layer.md 9.1), host or device memory. Scheme mxfp8: scales U8
  * or F8_E8M0; lut-b: w13, w2 packed U8 and *_scale the codebooks; biases F32, BF16 or F16 when has_bias. Copied into the
- * backend's layout before the call returns. Every expert must be set once before the first run (error `state`). */
+ * backend's layout before the call returns. Every expert must be set once before the first run (error `state`).
+ * Shapes, for count experts: w13 [count,N1,H], w2 [count,H,I]; mxfp8 scales [count,N1,H/32], [count,H,I/32]; lut-b packed
+ * [count,N1/8,H/64,192], [count,H/8,I/64,192] and codebooks [..,8]; biases [count,N1], [count,H]. Host tensors may be
+ * strided, device tensors are dense. Errors: tensor-missing, tensor-extra, tensor-shape, tensor-dtype, device-mismatch,
+ * state (an expert that has weights already). */
 struct moert_layer_weights {
     uint32_t size;
     uint32_t first;
@@ -53,7 +67,9 @@ struct moert_layer_dense {
 MOERT_API moert_status_t moert_layer_set_dense(moert_layer_t *layer, const struct moert_layer_dense *dense,
                                                struct moert_error *err);
 
-/* Layout of the prepared weights, and their bytes out of and into a layer of the same layout (`state`, `layout`). */
+/* Layout of the prepared weights (tag, version, bytes), and bytes [offset, offset+bytes) of them to and from host memory.
+ * Import goes into a fresh layer, in ascending pieces, all of them before the first run. Errors: layout (another tag,
+ * version or size; a range past the end), state, MOERT_E_UNSUPPORTED where the backend has no such op. */
 MOERT_API moert_status_t moert_layer_layout(const moert_layer_t *layer, struct moert_layout *ret,
                                             struct moert_error *err);
 MOERT_API moert_status_t moert_layer_export(moert_layer_t *layer, uint64_t offset, uint64_t bytes, void *host,
@@ -110,17 +126,25 @@ struct moert_layer_dumps {
     uint32_t reserved32;
     struct moert_tensor a1_codes, a1_scales, c1, c2, a2_codes, a2_scales, c3, y1, s1, y2, s2;
 };
+/* Runs the layer on `queue`. T = 0 is ok and touches nothing. An error found before the first launch leaves the outputs as
+ * they were; after `device-call` their content is undefined and the layer stays usable. Errors: x-shape, ids-shape,
+ * weights-shape, out-shape and the -dtype ones, overlap, hook-weight, map, count, device-mismatch, state (no weights; a
+ * capture that would have to wait or allocate), workspace, too-large, backend-refused. */
 MOERT_API moert_status_t moert_layer_run(moert_layer_t *layer, moert_queue_t *queue,
                                          const struct moert_layer_args *args, struct moert_error *err);
 
-/* After it, runs of up to max_tokens on this queue allocate nothing. */
+/* After it, runs of up to max_tokens on this queue allocate nothing and, with device tensors, wait for nothing: they may
+ * be captured where the backend has MOERT_BACKEND_F_CAPTURE. Rows that a hook reads, copies of strided or misaligned
+ * tensors and dumps come at the first such call. Calls that the host must route (a layer's own router, a backend without
+ * MOERT_BACKEND_F_ROUTES), with int64 ids, or with MXFP8 input that the backend does not take, wait in any case. */
 MOERT_API moert_status_t moert_layer_warm_up(moert_layer_t *layer, moert_queue_t *queue, uint64_t max_tokens,
                                              struct moert_error *err);
 /* Tokens per chunk for a call of `tokens` under the workspace limit, and the workspace bytes of one chunk (layer.md 6). */
 MOERT_API moert_status_t moert_layer_chunk(const moert_layer_t *layer, uint64_t tokens, uint64_t *ret_chunk,
                                            uint64_t *ret_workspace, struct moert_error *err);
 MOERT_API moert_status_t moert_layer_counters(moert_layer_t *layer, struct moert_counters *ret, struct moert_error *err);
-/* Counters of the core itself. */
+/* Counters of the core itself, since the layer was made: runs, chunks handed to the backend, bytes copied between caller
+ * and staging, allocations of pool memory, rows whose logits held NaN or +Inf. */
 struct moert_layer_stats {
     uint32_t size;
     uint32_t reserved32;

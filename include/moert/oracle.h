@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * moert/oracle.h: which backend runs a layer, and why (oracle.md). */
+ * moert/oracle.h: which backend runs a layer, and why (oracle.md). Thread-safe: several selections may share a context. */
 #ifndef MOERT_ORACLE_H
 #define MOERT_ORACLE_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * moert/verify.h: a backend against the reference: codecs byte for byte, layers within the bound of its class
- * (layer.md 3, mxfp8.md 9). The conformance suite, `moert verify` and the self-test helper call this. */
+ * (layer.md 3, mxfp8.md 9). The conformance suite, `moert verify` and the self-test helper call this. Thread-safe on
+ * different contexts; sinks are called in the caller's thread. */
 #ifndef MOERT_VERIFY_H
 #define MOERT_VERIFY_H
 
@@ -49,7 +50,8 @@ struct moert_verify_options {
 };
 
 /* Runs the cases of one backend on one device; the reference context must hold cpu.reference (else MOERT_E_NO_BACKEND).
- * *ret_failed counts failures. The status is that of the machinery, not of the cases. */
+ * *ret_failed counts failures. The status is that of the machinery, not of the cases. When every case of
+ * MOERT_VERIFY_ALL passes and it is not the quick list, a quarantine of the module's file ends. */
 MOERT_API moert_status_t moert_verify_backend(moert_context_t *context, const char *backend, const char *device,
                                               const struct moert_verify_options *options, moert_verify_sink_fn sink,
                                               void *sink_ctx, uint32_t *ret_failed, struct moert_error *err);

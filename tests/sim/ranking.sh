@@ -17,7 +17,7 @@ echo "$layer" >"$work/layer.json"
 select_to() { "$build/moert" select --config "$work/layer.json" --json >"$work/$1.json" 2>"$work/$1.err"; }
 winner() { sed -n 's/.*"candidate": *"\([^"]*\)".*/\1/p' "$work/$1.json" | head -1; }
 
-echo "1..9"
+echo "1..11"
 select_to alone
 result $? "select with the CPU module alone"
 [ "$(winner alone)" = cpu.reference@cpu ]
@@ -43,6 +43,11 @@ result $? "the record says that it crashed"
 select_to remembered
 grep -q '"quarantine"' "$work/remembered.json" && [ "$(winner remembered)" = cpu.reference@cpu ]
 result $? "the second start does not test again: quarantine"
+"$build/moert" verify --backend sim.reference >"$work/verify.txt" 2>&1
+result $? "the whole verification passes"
+select_to verified
+[ "$(winner verified)" = sim.reference@sim:0 ]
+result $? "which ends the quarantine"
 printf '\0' >>"$work/drivers/moert_sim.so"
 select_to rebuilt
 [ "$(winner rebuilt)" = sim.reference@sim:0 ]

@@ -238,6 +238,88 @@ Test(sim, a_call_larger_than_the_largest_buffer_runs_in_parts)
     moert_context_destroy(context);
 }
 
+/* What a capture cannot record is refused before anything is enqueued: memory that grows, host tensors. */
+Test(sim, a_capture_refuses_what_waits_or_allocates)
+{
+    enum { FEW = 3 };
+    moert_context_t *context = open_sim(NULL);
+    moert_layer_t *layer = make_layer(context, "sim:0");
+    const uint64_t x[2] = {FEW, HID}, k[2] = {FEW, 1}, bytes[4] = {FEW * HID * 4, FEW * 4, FEW * 4, FEW * HID * 4};
+    struct moert_layer_args host = {.size = sizeof(host)}, device = {.size = sizeof(device)};
+    moert_buffer_t *buffers[4];
+    moert_graph_t *graph;
+    moert_queue_t *queue;
+
+    cr_assert_eq(moert_queue_create(context, 0, 0, &queue, &err), MOERT_OK);
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, bytes[i], 0, &buffers[i], &err), MOERT_OK);
+        cr_assert_eq(moert_fill(queue, buffers[i], 0, 0, bytes[i], &err), MOERT_OK);
+    }
+    device.x = moert_tensor_device(buffers[0], 0, MOERT_F32, 2, x);
+    device.ids = moert_tensor_device(buffers[1], 0, MOERT_I32, 2, k);
+    device.weights = moert_tensor_device(buffers[2], 0, MOERT_F32, 2, k);
+    device.output = moert_tensor_device(buffers[3], 0, MOERT_F32, 2, x);
+    host = device;
+    host.x = moert_tensor_host(x_host, MOERT_F32, 2, x);
+    cr_expect_eq(moert_queue_capture_state(queue), MOERT_CAPTURE_NONE);
+    cr_assert_eq(moert_capture_begin(queue, &err), MOERT_OK);
+    cr_expect_eq(moert_queue_capture_state(queue), MOERT_CAPTURE_ACTIVE);
+    cr_expect_eq(moert_layer_run(layer, queue, &device, &err), MOERT_E_USAGE);
+    cr_expect(strstr(err.text, "call moert_layer_warm_up first"), "%s", err.text);
+    cr_assert_eq(moert_capture_end(queue, &graph, &err), MOERT_OK);
+    moert_graph_destroy(graph);
+    cr_assert_eq(moert_layer_warm_up(layer, queue, FEW, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(moert_capture_begin(queue, &err), MOERT_OK);
+    cr_expect_eq(moert_layer_run(layer, queue, &host, &err), MOERT_E_USAGE);
+    cr_expect_str_eq(err.code, "state");
+    cr_expect(strstr(err.text, "the queue is being captured, and this call has host tensors"), "%s", err.text);
+    cr_expect_eq(moert_layer_run(layer, queue, &device, &err), MOERT_OK, "%s", err.text);
+    cr_assert_eq(moert_capture_end(queue, &graph, &err), MOERT_OK);
+    cr_expect_eq(moert_graph_launch(queue, graph, &err), MOERT_OK);
+    cr_expect_eq(moert_queue_wait(queue, UINT64_MAX, UINT64_MAX, NULL, &err), MOERT_OK, "%s", err.text);
+    moert_graph_destroy(graph);
+    for (int i = 0; i < 4; i++)
+        moert_buffer_free(buffers[i]);
+    moert_queue_destroy(queue);
+    moert_layer_destroy(layer);
+    moert_context_destroy(context);
+}
+
+Test(sim, copies_between_buffers_and_devices)
+{
+    moert_context_t *context = open_sim(NULL);
+    moert_buffer_t *a, *b, *c;
+    moert_queue_t *queue;
+    char in[64], out[64] = {0};
+
+    memset(in, 0x5A, sizeof(in));
+    cr_assert_eq(moert_queue_create(context, 0, 0, &queue, &err), MOERT_OK);
+    cr_assert_eq(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, 64, 0, &a, &err), MOERT_OK);
+    cr_assert_eq(moert_buffer_alloc(context, 0, MOERT_MEMORY_DEVICE, 64, 0, &b, &err), MOERT_OK);
+    cr_assert_eq(moert_buffer_alloc(context, 1, MOERT_MEMORY_DEVICE, 64, 0, &c, &err), MOERT_OK);
+    cr_assert_eq(moert_copy_in(queue, a, 0, in, 64, &err), MOERT_OK);
+    cr_assert_eq(moert_fill(queue, b, 0, 0, 64, &err), MOERT_OK);
+    cr_expect_eq(moert_copy(queue, b, 32, a, 0, 16, &err), MOERT_OK, "%s", err.text);
+    cr_expect_eq(moert_copy_out(queue, out, b, 0, 64, &err), MOERT_OK);
+    cr_assert_eq(moert_queue_wait(queue, UINT64_MAX, UINT64_MAX, NULL, &err), MOERT_OK, "%s", err.text);
+    for (int i = 0; i < 64; i++)
+        cr_expect_eq(out[i], i >= 32 && i < 48 ? 0x5A : 0, "byte %d", i);
+    cr_expect_eq(moert_copy(queue, b, 32, a, 0, 33, &err), MOERT_E_VALUE);
+    cr_expect_eq(moert_copy(queue, b, 0, a, 64, 1, &err), MOERT_E_VALUE);
+    cr_expect_eq(moert_copy(queue, c, 0, a, 0, 64, &err), MOERT_E_USAGE, "dst is on another device");
+    cr_expect_str_eq(err.code, "device-mismatch");
+    cr_expect_eq(moert_copy(queue, b, 0, c, 0, 64, &err), MOERT_OK, "%s", err.text);
+    cr_expect_eq(moert_queue_wait(queue, UINT64_MAX, UINT64_MAX, NULL, &err), MOERT_OK, "%s", err.text);
+    cr_expect_eq(moert_queue_wait_event(queue, 7, &err), MOERT_E_UNSUPPORTED);
+    cr_expect_eq(moert_queue_record_event(queue, 7, &err), MOERT_E_UNSUPPORTED);
+    cr_expect_eq(moert_queue_wait_event(NULL, 7, &err), MOERT_E_USAGE);
+    moert_buffer_free(a);
+    moert_buffer_free(b);
+    moert_buffer_free(c);
+    moert_queue_destroy(queue);
+    moert_context_destroy(context);
+}
+
 Test(sim, a_tensor_of_the_other_device_is_refused)
 {
     moert_context_t *context = open_sim(NULL);
