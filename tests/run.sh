@@ -1,5 +1,5 @@
 #!/bin/sh
-# tests/run.sh BUILD_DIR: every test of a configured and built tree, then the same tests under ASan and UBSan.
+# tests/run.sh BUILD_DIR: every test of a configured and built tree, then all but the command's scripts under ASan and UBSan.
 # Between them the
 # commands of README.md. The last line is "N passed, N failed, N skipped". Exit 0 only when nothing failed, at least one test passed, no program
 # fell silent (tests/minimum lists how many results each must give) and no sanitizer wrote a report.
